@@ -1,10 +1,9 @@
-//! Decodes columns of the kinds that training reads, by our own decoders and by the `parquet` crate.
+//! Decodes columns of the kinds that training reads, with our own decoders and with the `parquet` crate.
 //!
-//! `cargo bench --bench columns` writes a file of each kind (or those named), then decodes its row groups from memory on one
-//! thread, round by round one way after the other, and prints the fastest of the rounds: rows and decoded bytes a second.
-//! `parquet` is the better of its batches of 1024 rows and of whole row groups. `pages` takes pages out of their
-//! compression and does nothing else, `copy` copies the decoded bytes: no decoder can be faster than both one after the
-//! other. Fixed seeds, no network.
+//! `cargo bench --bench columns` writes a file of each kind (or those named), then decodes its row groups from memory
+//! on one thread, alternating between the methods, and prints the fastest of the rounds: rows and decoded bytes per
+//! second. `parquet` is the better of its batches of 1024 rows and of whole row groups. `pages` only decompresses
+//! pages, `copy` copies the decoded bytes: no decoder can be faster than both in sequence. Fixed seeds, no network.
 
 #![expect(clippy::print_stdout, reason = "a program that reports")]
 
@@ -35,19 +34,19 @@ type AnyError = Box<dyn Error + Send + Sync>;
 
 const NUM_ROUNDS: usize = 7;
 
-/// What a way of a round takes at least.
+/// Minimum duration of a method in a round.
 const ROUND: Duration = Duration::from_millis(100);
 
 const BATCH_ROWS: usize = 1024;
 
-/// What a file holds, and how it is written.
+/// The contents of a file, and how it is written.
 struct Kind {
     name: &'static str,
     batch: fn() -> Result<RecordBatch, AnyError>,
     group_rows: usize,
     codec: Compression,
     dictionary_bytes: usize,
-    /// Integers and texts are stored as differences.
+    /// Whether integers and text are delta-encoded.
     has_differences: bool,
 }
 
@@ -125,7 +124,7 @@ fn measure(kind: &Kind) -> Result<(), AnyError> {
         &|| copy(num_bytes / trials.len(), trials.len()),
     ];
     let mut times: [Vec<Duration>; 5] = Default::default();
-    // The first round tells how often each way fits into a round.
+    // The first round measures how often each method fits into a round.
     let mut repeats = [1_u32; 5];
     for round in 0..=NUM_ROUNDS {
         for ((way, times), repeats) in ways.iter().zip(times.iter_mut()).zip(&mut repeats) {
@@ -167,7 +166,7 @@ fn in_batches(object: &Bytes) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Takes all pages out of their compression.
+/// Decompresses all pages.
 fn unpack(object: &Bytes) -> Result<(), AnyError> {
     let reader = SerializedFileReader::new(object.clone())?;
     for row_group in 0..reader.num_row_groups() {
@@ -182,7 +181,7 @@ fn unpack(object: &Bytes) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Copies so many bytes, several times.
+/// Copies this many bytes, several times.
 fn copy(num_bytes: usize, times: usize) -> Result<(), AnyError> {
     let source = vec![1_u8; num_bytes];
     for _ in 0..times {
@@ -214,7 +213,7 @@ fn write(kind: &Kind) -> Result<Vec<u8>, AnyError> {
     Ok(writer.into_inner()?)
 }
 
-/// Numbers of a fixed seed.
+/// Random numbers from a fixed seed.
 struct Noise(u64);
 
 impl Noise {
@@ -231,7 +230,7 @@ impl Noise {
     }
 }
 
-/// Returns an id with about the frequencies of words.
+/// Returns an id with approximately the frequencies of words.
 #[expect(clippy::cast_possible_truncation, reason = "below the vocabulary")]
 fn word(noise: &mut Noise, vocabulary: u32) -> i32 {
     (f64::from(vocabulary).powf(noise.part()) - 1.0) as i32
@@ -278,7 +277,7 @@ fn text() -> Result<RecordBatch, AnyError> {
     Ok(RecordBatch::try_from_iter([("text", Arc::new(texts.finish()) as ArrayRef), ("score", Arc::new(scores))])?)
 }
 
-/// Short texts of which there are few, and others.
+/// Short texts from a small set, and others.
 fn labels() -> Result<RecordBatch, AnyError> {
     let mut noise = Noise(4);
     let (mut labels, mut keys) = (StringBuilder::new(), StringBuilder::new());
@@ -323,7 +322,7 @@ fn short_lists() -> Result<RecordBatch, AnyError> {
     Ok(RecordBatch::try_from_iter([("ids", Arc::new(lists.finish()) as ArrayRef)])?)
 }
 
-/// Moments that ascend, ids of whom they are of, and short texts.
+/// Ascending timestamps, user ids, and short texts.
 fn events() -> Result<RecordBatch, AnyError> {
     let mut noise = Noise(10);
     let (mut moments, mut ids, mut texts) = (Vec::new(), Vec::new(), StringBuilder::new());
@@ -356,7 +355,7 @@ fn boxes() -> Result<RecordBatch, AnyError> {
     Ok(RecordBatch::try_from_iter([("boxes", Arc::new(lists.finish()) as ArrayRef)])?)
 }
 
-/// Lists of up to 20 structs of a label, a score and a flag, each of them NULL now and then.
+/// Lists of up to 20 structs of a label, a score and a flag, each occasionally NULL.
 fn annotations() -> Result<RecordBatch, AnyError> {
     let mut noise = Noise(8);
     let lens: Vec<usize> = (0..100_000).map(|_| usize::try_from(noise.next() % 21)).collect::<Result<_, _>>()?;

@@ -1,11 +1,11 @@
-//! Decodes Parquet with the `parquet` crate alone: the ceiling that the benchmarks hold Forebay against.
+//! Decodes Parquet with the `parquet` crate alone: the ceiling that the benchmarks compare Forebay with.
 //!
-//! `cargo bench --bench decode -- FOLDER [--threads K] [--passes N] [--json]` decodes all columns of all row groups of the
-//! objects in the folder, each thread taking the next row group, into arrays that are dropped at once. The objects lie in
-//! memory before the clock starts. Two sizes of batch, because neither is best for every column: 1024 rows, and the
-//! whole row group. Shown is the median of the passes.
+//! `cargo bench --bench decode -- FOLDER [--threads K] [--passes N] [--json]` decodes all columns of all row groups of
+//! the objects in the folder, each thread taking the next row group, into arrays that are dropped at once. The objects
+//! are in memory before the clock starts. Two batch sizes, because neither is best for every column: 1024 rows, and the
+//! whole row group. The result is the median of the passes.
 //!
-//! Without a folder it takes the tokens that `benches/python/data.py` writes, and says so where they are not there.
+//! Without a folder it uses the tokens that `benches/python/data.py` writes, and says so if they are missing.
 
 #![expect(clippy::print_stdout, reason = "a program that reports")]
 
@@ -80,7 +80,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Returns the number of rows and the median of the seconds that a pass takes, after one to warm up.
+    /// Returns the number of rows and the median seconds of a pass, after one to warm up.
     fn median(&self, num_passes: usize) -> Result<(usize, f64), AnyError> {
         let (num_rows, _) = self.run()?;
         let mut times =
@@ -142,7 +142,7 @@ impl Arguments {
                 "--threads" => parsed.num_threads = number()?,
                 "--passes" => parsed.num_passes = number()?,
                 "--json" => parsed.json = true,
-                // Cargo's own.
+                // Passed by Cargo.
                 "--bench" => {}
                 folder => parsed.folder = folder.into(),
             }

@@ -1,7 +1,7 @@
-//! How fast an epoch is planned and walked, and how well it is shuffled.
+//! Measures how fast an epoch is planned and walked, and how well it is shuffled.
 //!
-//! `cargo bench --bench plan` prints everything; `-- speed`, `-- quality` and `-- tune` print a part. No network,
-//! fixed seeds. `docs/order.md` holds the tables and explains the columns.
+//! `cargo bench --bench plan` prints everything; `-- speed`, `-- quality` and `-- tune` print a part. No network, fixed
+//! seeds. `docs/order.md` has the tables and explains the columns.
 
 #![expect(clippy::print_stdout, reason = "prints a table")]
 
@@ -50,7 +50,7 @@ fn timed<T>(run: impl FnOnce() -> T) -> (T, Duration) {
     (result, start.elapsed())
 }
 
-/// The most memory that this process has held so far, where the system tells.
+/// The most memory that this process has held so far, if the system reports it.
 fn peak_mib() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -125,7 +125,7 @@ fn walk_epochs() {
     println!();
 }
 
-/// Resumes in mid-epoch: the time to the first batch.
+/// Resumes in the middle of an epoch: the time to the first batch.
 fn jump_into_epochs() {
     for (span_rows, num_lanes, window_rows, world) in
         [(40, 192, 240, 1), (40, 192, 240, 8), (1000, 24, 4592, 1), (40_000, 12, 3_840_000, 1)]
@@ -173,7 +173,7 @@ fn published() -> Vec<Case> {
     ]
 }
 
-/// Lanes and windows of the same memory, to choose the constants of `resolve` by.
+/// Lanes and windows of the same memory, to choose the constants of `resolve`.
 fn tried() -> Vec<Case> {
     let mut cases = Vec::new();
     for (span_rows, budget_rows) in
@@ -194,7 +194,7 @@ fn tried() -> Vec<Case> {
     cases
 }
 
-/// What a shuffle is worth, relative to a full one.
+/// The quality of a shuffle, relative to a full one.
 #[derive(Default)]
 struct Quality {
     entropy: f64,
@@ -258,7 +258,7 @@ fn measure(plan: &EpochPlan, seed: u64) -> Quality {
             let kept = plan.piece(row.piece).kept.start + row.row;
             order.push(span.row_group * GROUP_ROWS + span.start + kept);
         }
-        // Rows are in memory from the batch that first wants one of their piece to the one that last does.
+        // Rows are in memory from the first batch that needs one of their piece to the last that does.
         held_sum += held;
         held -= finished.iter().map(|id| len_of(*id)).sum::<i64>();
     }
@@ -285,7 +285,7 @@ fn entropy(values: &[u32]) -> f64 {
     counts.iter().filter(|count| **count > 0).map(|count| f64::from(*count) / total).map(|p| -p * p.log2()).sum()
 }
 
-/// The variance of the labels' batch means, over what it is for batches drawn from all rows.
+/// The variance of the labels' batch means, relative to that of batches drawn from all rows.
 fn variance(labels: impl Iterator<Item = f64>) -> f64 {
     let labels: Vec<f64> = labels.collect();
     let spread = |values: &[f64]| {

@@ -1,7 +1,7 @@
 """Trains with `accelerate` from `forebay.DataLoader`, stops in the middle of an epoch, and resumes exactly.
 
-The loader is used as torch's, but for one thing: it knows its rank, so it is not handed to `accelerator.prepare`. It is
-registered instead, so that `save_state` saves where it stands.
+The loader is used like torch's, with one difference: it already knows its rank, so it is not passed to
+`accelerator.prepare`. Instead it is registered for checkpointing, so that `save_state` saves its position.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NUM_EPOCHS = 2
 
 
 def train(dataset: fb.Dataset, folder: Path, stop_at: int = 0, resume: bool = False) -> list[int]:
-    """Trains from the start, or from the last checkpoint; returns what tells the rows."""
+    """Trains from the start or from the last checkpoint; returns a number that identifies each row."""
     accelerator = Accelerator(cpu=True)
     model = torch.nn.Linear(16, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -49,21 +49,21 @@ def train(dataset: fb.Dataset, folder: Path, stop_at: int = 0, resume: bool = Fa
 
 
 def main() -> None:
-    """Trains once without a stop and once with one, and compares."""
+    """Trains once without a stop and once with one, and compares the rows."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("corpus", type=Path, help="a folder of Parquet with `size` and `tokens`, lists of 16")
+    parser.add_argument("corpus", type=Path, help="a folder of Parquet with columns `size` and `tokens` (lists of 16)")
     corpus = parser.parse_args().corpus
     dataset = fb.load_dataset(corpus, split="train", columns=["tokens", "size"])
     state = PartialState(cpu=True)
     with tempfile.TemporaryDirectory() as name:
-        # One folder for all ranks: the first saves what is the same on all.
+        # One folder for all ranks; rank 0 saves what is the same on all of them.
         folder = Path(broadcast_object_list([name])[0])
         whole = train(dataset, folder)
         before = train(dataset, folder, stop_at=len(whole) // BATCH_SIZE // 3)
         after = train(dataset, folder, resume=True)
     print(f"{len(whole):,} rows without a stop; {len(before):,} before it and {len(after):,} after it")
     print("the same rows in the same order" if before + after == whole else "FAILED: other rows")
-    # Else threads of it may still run when the process ends.
+    # Otherwise its threads may still run when the process ends.
     state.destroy_process_group()
 
 

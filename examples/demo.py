@@ -1,8 +1,8 @@
 """Trains on one filtered, shuffled epoch of a Parquet corpus, stops in the middle and resumes exactly.
 
-Four parts: what the query will read, training until half of the epoch, training from the saved state to its end, and
-the proof: an epoch that nobody interrupted, and four ranks that resume from the same state, deliver the very same rows.
-The model guesses the next token from the one before it. It is there to have something to feed.
+It has four parts: show what the query will read; train for half of the epoch; resume from the saved state and train to
+the end; and check that an uninterrupted epoch, and four ranks that resume from the same state, deliver exactly the same
+rows. The model only predicts each token from the one before it, so that there is something to train.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SEED = 42
 BATCH_SIZE = 256
 NUM_RANKS = 4
 
-# The corpus's largest token id, and how many of a row's tokens the model learns from.
+# Number of token ids in the corpus; the model learns from every TOKEN_STRIDE-th token of a row.
 VOCABULARY = 4096
 TOKEN_STRIDE = 64
 
@@ -39,7 +39,7 @@ Batch = dict[str, Any]
 
 @dataclass
 class Run:
-    """What one run of training saw: who the rows were, and where its time went."""
+    """The rows that one training run saw, and where its time went."""
 
     row_ids: list[list[str]] = field(default_factory=list)
     loss: float = 0.0
@@ -48,7 +48,7 @@ class Run:
 
     @property
     def num_rows(self) -> int:
-        """Rows seen."""
+        """Number of rows seen."""
         return sum(map(len, self.row_ids))
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Run:
 
 
 class Bigram(torch.nn.Module):
-    """Guesses the next token from one token."""
+    """Predicts the next token from one token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,22 +81,22 @@ def open_corpus(folder: Path) -> fb.Dataset:
 
 
 def row_ids(batch: Batch) -> list[str]:
-    """Names the rows of a batch."""
+    """Returns a unique name for each row of a batch."""
     return [f"{crate}/{path}" for crate, path in zip(batch["crate"], batch["path"], strict=True)]
 
 
 class Trainer:
-    """A model that is being trained."""
+    """A model and its optimizer."""
 
     def __init__(self) -> None:
         self.model = Bigram()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=3e-3)
 
     def train(self, batches: Iterable[Batch], num_batches: int, num_rows: int, title: str) -> Run:
-        """Trains on the next batches, which have so many rows together."""
+        """Trains on the next `num_batches` batches, which have `num_rows` rows in total."""
         run = Run()
         source = iter(batches)
-        # In a log, where each state of the bar stays to be read, a few are enough.
+        # In a log every update of the bar stays visible, so make few.
         interval = 0.5 if sys.stderr.isatty() else 10.0
         started = time.perf_counter()
         with tqdm(total=num_rows, desc=title, unit=" rows", unit_scale=True, mininterval=interval) as bar:
@@ -120,7 +120,7 @@ class Trainer:
 
 
 def resume_on_ranks(dataset: fb.Dataset, state: dict[str, Any], num_ranks: int) -> Iterator[list[str]]:
-    """Yields the global batches of several ranks that resume from one state, each with its part of the batch."""
+    """Yields the global batches of several ranks that all resume from one state."""
     ranks = []
     for rank in range(num_ranks):
         loader = dataset.to_torch(BATCH_SIZE // num_ranks, rank=rank, world_size=num_ranks)
@@ -132,12 +132,12 @@ def resume_on_ranks(dataset: fb.Dataset, state: dict[str, Any], num_ranks: int) 
 
 
 def digest(batches: Iterable[list[str]]) -> str:
-    """Sums up batches of rows: equal only if the same rows stand in the same order."""
+    """Returns a hash of batches of rows, which is equal only for the same rows in the same order."""
     return hashlib.sha256(json.dumps(list(batches)).encode()).hexdigest()[:16]
 
 
 def check(what: str, got: list[list[str]], expected: list[list[str]]) -> None:
-    """Says that two runs are the same, or ends the program."""
+    """Prints that two runs are the same, or exits with an error."""
     if got != expected:
         at = next((i for i, pair in enumerate(zip(got, expected, strict=False)) if pair[0] != pair[1]), None)
         sys.exit(f"FAILED: {what}: {len(got)} and {len(expected)} batches, the first difference is in batch {at}")
@@ -147,7 +147,7 @@ def check(what: str, got: list[list[str]], expected: list[list[str]]) -> None:
 def main() -> None:
     """Runs the four parts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("corpus", type=Path, help="a folder that scripts/build_corpus.py has written")
+    parser.add_argument("corpus", type=Path, help="a folder written by scripts/build_corpus.py")
     parser.add_argument("--state", type=Path, default=Path(".cache/demo-state.json"), help="where to save the state")
     arguments = parser.parse_args()
     torch.manual_seed(SEED)
@@ -181,7 +181,7 @@ def main() -> None:
     seconds = time.perf_counter() - started
     print(f"   without training: {sum(map(len, whole)):,} rows in {seconds:.1f} s")
     check("both halves and the uninterrupted epoch", first.row_ids + second.row_ids, whole)
-    # The last batch need not divide among the ranks: up to three rows are dropped, as `remainder="drop"` says.
+    # The rows may not divide evenly among the ranks: by default (`remainder="drop"`) up to three are dropped.
     global_batches = list(resume_on_ranks(dataset, state, NUM_RANKS))
     full = [batch for batch in global_batches if len(batch) == BATCH_SIZE]
     check(

@@ -1,7 +1,7 @@
 """Trains with Lightning from `forebay.DataLoader`, stops in the middle of an epoch, and resumes exactly.
 
-What is Forebay's are the import and the dataset: the loader is used as torch's. Lightning asks it for its state with
-every checkpoint, because it has `state_dict` and `load_state_dict`.
+Only the import and the dataset are Forebay's; the loader is used like torch's. Lightning saves its state in every
+checkpoint, because it has `state_dict` and `load_state_dict`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ NUM_EPOCHS = 2
 
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Makes a batch of rows, as for torch's loader."""
+    """Makes a batch from rows, as for torch's loader."""
     tokens = torch.tensor([row["tokens"] for row in rows])
     return {"tokens": tokens, "length": torch.tensor([float(len(row["text"])) for row in rows])}
 
 
-class Stopped(Exception):  # noqa: N818 - it is no error
-    """Ends a training in the middle of an epoch."""
+class Stopped(Exception):  # noqa: N818 - not an error
+    """Ends training in the middle of an epoch."""
 
 
 class Regression(lightning.LightningModule):
-    """Guesses the length of a text from its tokens, and notes what it was given."""
+    """Predicts the length of a text from its tokens, and records the rows it was given."""
 
     def __init__(self, folder: Path, stop_at: int = 0) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Regression(lightning.LightningModule):
         return loss
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Saves a checkpoint at a step, and stops there."""
+        """Saves a checkpoint at step `stop_at`, and stops."""
         if self.global_step == self.stop_at:
             self.trainer.save_checkpoint(self.checkpoint)
             raise Stopped
@@ -60,7 +60,7 @@ class Regression(lightning.LightningModule):
 
 
 def train(dataset: fb.Dataset, folder: Path, stop_at: int = 0, checkpoint: Path | None = None) -> list[int]:
-    """Trains from the start, or from a checkpoint; returns what tells the rows."""
+    """Trains from the start or from a checkpoint; returns a number that identifies each row."""
     loader = fb.DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True, collate_fn=collate)
     model = Regression(folder, stop_at)
     trainer = lightning.Trainer(
@@ -77,9 +77,9 @@ def train(dataset: fb.Dataset, folder: Path, stop_at: int = 0, checkpoint: Path 
 
 
 def main() -> None:
-    """Trains once without a stop and once with one, and compares."""
+    """Trains once without a stop and once with one, and compares the rows."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("corpus", type=Path, help="a folder of Parquet with `text` and `tokens`, lists of 16")
+    parser.add_argument("corpus", type=Path, help="a folder of Parquet with columns `text` and `tokens` (lists of 16)")
     corpus = parser.parse_args().corpus
     dataset = fb.load_dataset(corpus, split="train", columns=["tokens", "text"])
     with tempfile.TemporaryDirectory() as name:

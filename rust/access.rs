@@ -1,7 +1,7 @@
-//! Reads rows by their numbers, all their pages at once.
+//! Reads rows by number, with all their pages at once.
 //!
-//! Costs what the rows asked for cost, not what the dataset has: a search among the row groups, one read of pages for each
-//! row group that holds some of them, requests merged across row groups that lie close, and one copy into the batch.
+//! The cost depends on the requested rows, not on the size of the dataset: a search among the row groups, one page read
+//! for each row group that holds some of them, requests merged across nearby row groups, and one copy into the batch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use crate::rows::RowSet;
 use crate::source::{Connection, read_ranges};
 use crate::stream::gather;
 
-/// Groups of reads whose bytes are asked for at the same time, memory permitting.
+/// Groups of reads whose bytes are requested at the same time, memory permitting.
 const MAX_GROUPS_IN_FLIGHT: usize = 256;
 
-/// Reads of neighbouring row groups are made together up to this many bytes, so that decoding need not wait for all.
+/// Reads of neighbouring row groups are grouped up to this many bytes, so that decoding need not wait for all of them.
 const MAX_GROUP_BYTES: u64 = 4 << 20;
 
-/// What is read at once takes at most this part of the memory, if pages allow.
+/// A single read takes at most this fraction of the memory, if pages allow.
 const READS_IN_MEMORY: u64 = 8;
 
 /// Memory is handed out in units of this size, because a semaphore counts in `u32`.
 const PERMIT_BYTES: u64 = 1024;
 
-/// Reads planned by one thread at a time.
+/// Number of reads that a thread plans at a time.
 const READS_PER_TASK: usize = 64;
 
 /// The kept rows of a dataset, by number. Clones are cheap.
@@ -43,22 +43,22 @@ pub struct RowAccess {
     memory_bytes: u64,
 }
 
-/// Rows of one row group.
+/// The requested rows of one row group.
 #[derive(Debug)]
 struct Wanted {
     row_group: RowGroupRef,
-    /// As they are numbered there, ascending.
+    /// Row numbers within the row group, ascending.
     rows: Vec<u32>,
-    /// Their numbers among all kept rows.
+    /// Row numbers among all kept rows.
     kept: Vec<u64>,
-    /// The place of the first among all rows that are read.
+    /// The position of its first row among all rows that are read.
     first: usize,
 }
 
-/// A read, ready to be made, and the place of its first row.
+/// A planned read, and the position of its first row.
 struct Planned {
     read: RowGroupRead,
-    /// The numbers of its rows among all kept ones.
+    /// The numbers of its rows among all kept rows.
     kept: Vec<u64>,
     row_group: RowGroupRef,
     first: usize,
@@ -68,12 +68,12 @@ struct Planned {
 impl RowAccess {
     /// Returns access to the rows of `answer`, the dataset's own.
     ///
-    /// Reads hold about `memory_bytes` at once, beside what they return.
+    /// Reads hold about `memory_bytes` at once, in addition to the rows they return.
     pub fn new(dataset: &Dataset, answer: Arc<Answer>, memory_bytes: u64) -> Self {
         Self { dataset: dataset.clone(), answer, memory_bytes }
     }
 
-    /// Returns the same access, of other memory.
+    /// Returns the same access, with another memory limit.
     pub fn with_memory(&self, memory_bytes: u64) -> Self {
         Self { memory_bytes, ..self.clone() }
     }
@@ -87,11 +87,11 @@ impl RowAccess {
         &self.answer
     }
 
-    /// Returns the numbers that `indices` mean: negative ones count from the end.
+    /// Resolves `indices` to row numbers: negative ones count from the end.
     ///
     /// # Errors
     ///
-    /// [`Error::RowIndex`] for one beyond the rows.
+    /// [`Error::RowIndex`] for an index out of range.
     pub fn resolve(&self, indices: &[i64]) -> Result<Vec<u64>> {
         let num_rows = self.num_rows();
         let resolve = |&index: &i64| {
@@ -104,7 +104,7 @@ impl RowAccess {
         indices.iter().map(resolve).collect()
     }
 
-    /// Returns the rows at `indices` in that order, as often as each is named; negative ones count from the end.
+    /// Returns the rows at `indices` in that order, repeated as given; negative ones count from the end.
     ///
     /// `connections` are the snapshot's [stores](Dataset::connect).
     ///
@@ -137,7 +137,7 @@ impl RowAccess {
         numbers.iter().filter_map(place).collect()
     }
 
-    /// Says in which row groups the kept rows numbered `unique`, ascending, are.
+    /// Returns the requested rows of each row group, given ascending numbers among the kept rows.
     fn wanted(&self, unique: &[u64]) -> Vec<Wanted> {
         let snapshot = self.dataset.snapshot();
         let mut first = 0;
@@ -168,7 +168,7 @@ impl RowAccess {
         found
     }
 
-    /// Plans the reads of all rows, many at a time, since each looks at its pages.
+    /// Plans the reads of all rows, in parallel, since planning looks at pages.
     async fn plan_all(&self, connections: &[Connection], wanted: Vec<Wanted>) -> Result<Vec<Planned>> {
         let mut wanted = wanted.into_iter();
         let mut tasks = Vec::new();
@@ -193,7 +193,7 @@ impl RowAccess {
         Ok(planned)
     }
 
-    /// Plans the read of some rows of one row group; in halves, if its pages take much of the memory.
+    /// Plans the read of some rows of one row group; splits it in halves if its pages take much of the memory.
     fn plan(&self, wanted: Wanted, planned: &mut Vec<Planned>) -> Result<()> {
         let Wanted { row_group, mut rows, mut kept, first } = wanted;
         let snapshot = self.dataset.snapshot();
@@ -233,7 +233,7 @@ impl RowAccess {
         stream::iter(groups).map(read).buffered(MAX_GROUPS_IN_FLIGHT).try_concat().await
     }
 
-    /// Puts reads together that are close enough to share requests.
+    /// Groups reads that are close enough to share requests.
     fn group(&self, planned: Vec<Planned>) -> Vec<Vec<Planned>> {
         let snapshot = self.dataset.snapshot();
         let mut groups: Vec<Vec<Planned>> = Vec::new();
@@ -279,7 +279,7 @@ impl RowAccess {
         connection.io.spawn_blocking(decode).await.map_err(|panic| Error::Internal { reason: panic.to_string() })?
     }
 
-    /// Decodes what was read, and makes the dataset's columns of it.
+    /// Decodes a read and turns it into the dataset's columns.
     fn decode(&self, planned: Planned, bytes: Vec<Bytes>) -> Result<RecordBatch> {
         let Planned { read, kept, row_group, .. } = planned;
         let decoded = read.decode_at_once(bytes)?;
@@ -290,7 +290,8 @@ impl RowAccess {
         outputs.finish(&decoded, attached.as_ref()).map_err(failed)
     }
 
-    /// Copies the rows numbered `kept` together; `sources` hold those numbered `unique`, each from the place in `firsts` on.
+    /// Gathers the rows numbered `kept`; `sources` hold those numbered `unique`, each source starting at its position
+    /// in `firsts`.
     fn copy(&self, sources: &[RecordBatch], firsts: &[usize], unique: &[u64], kept: &[u64]) -> Result<RecordBatch> {
         let place = |number: &u64| {
             let place = unique.partition_point(|other| other < number);

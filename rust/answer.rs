@@ -1,4 +1,4 @@
-//! [`Answer`]: what is known of a dataset once its query has been evaluated.
+//! [`Answer`]: what is known about a dataset once its query has been evaluated.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,24 +11,23 @@ use crate::dataset::Snapshot;
 use crate::rows::RowSet;
 use crate::selection::Selection;
 
-/// The kept rows of a dataset, the order that its query gives them, and the values that only the query knows.
+/// The kept rows of a dataset, the order that its query gives them, and values that only the query knows.
 #[derive(Debug)]
 pub struct Answer {
     selection: Arc<Selection>,
-    /// The kept rows in the order asked for, each by its place among the kept rows of the dataset; in the order of the
-    /// dataset without.
+    /// The kept rows in the query's order, as positions among the kept rows in dataset order; `None` for dataset order.
     order: Option<Arc<[u64]>>,
-    /// For each kept row, in the order of the dataset.
+    /// One row for each kept row, in dataset order.
     attached: Option<RecordBatch>,
 }
 
 impl Answer {
-    /// Returns an answer that is a selection alone.
+    /// Returns an answer that consists of a selection alone.
     pub fn of_selection(selection: Arc<Selection>) -> Self {
         Self { selection, order: None, attached: None }
     }
 
-    /// Returns an answer made elsewhere; `None` where its parts do not fit together.
+    /// Returns an answer made elsewhere; `None` if its parts do not fit together.
     pub fn try_new(
         selection: Arc<Selection>,
         order: Option<Arc<[u64]>>,
@@ -48,9 +47,9 @@ impl Answer {
         fits.then_some(Self { selection, order, attached })
     }
 
-    /// Makes an answer of the rows that a query returned, by their numbers, and of what it returned with them.
+    /// Makes an answer from the row numbers that a query returned, and the values returned with them.
     ///
-    /// `attached` has no columns where only rows were asked for. `is_ordered` says whether their order was.
+    /// `attached` has no columns if only rows were requested. `is_ordered` says whether the query gave their order.
     pub(crate) fn of_rows(
         snapshot: &Snapshot,
         rows: Vec<u64>,
@@ -63,7 +62,7 @@ impl Answer {
             let selection = Arc::new(Selection::of_rows(snapshot, &rows, counts));
             return Ok(Self { selection, order: None, attached: has_columns.then_some(attached) });
         }
-        // There may be as many rows as memory holds: each list is let go of as soon as the next one is made of it.
+        // There may be as many rows as memory holds, so each list is dropped as soon as the next one is made from it.
         let mut places: Vec<usize> = (0..rows.len()).collect();
         places.sort_unstable_by_key(|&place| rows[place]);
         let sorted: Vec<u64> = places.iter().map(|&place| rows[place]).collect();
@@ -72,7 +71,7 @@ impl Answer {
         drop(sorted);
         let order = is_ordered.then(|| {
             let mut order: Arc<[u64]> = std::iter::repeat_n(0, places.len()).collect();
-            // Nobody else has it yet.
+            // Nobody else holds it yet.
             if let Some(order) = Arc::get_mut(&mut order) {
                 for (kept, &place) in (0_u64..).zip(&places) {
                     order[place] = kept;
@@ -89,13 +88,13 @@ impl Answer {
         Ok(Self { selection, order, attached })
     }
 
-    /// Returns the answer with those of its rows whose numbers are in `rows`, which ascend.
+    /// Returns the answer restricted to the rows numbered `rows`, which are ascending.
     pub(crate) fn only(&self, snapshot: &Snapshot, rows: &[u64]) -> Result<Self, ArrowError> {
         let selection = Selection::of_rows(snapshot, rows, self.selection.report());
         if self.order.is_none() && self.attached.is_none() {
             return Ok(Self::of_selection(Arc::new(selection)));
         }
-        // For each kept row, whether it stays, and its new place.
+        // For each kept row: whether it stays, and its new position.
         let mut wanted = rows.iter().peekable();
         let mut places: Vec<Option<u64>> = Vec::new();
         let mut num_kept = 0;
@@ -113,7 +112,7 @@ impl Answer {
         Ok(Self { selection: Arc::new(selection), order, attached: attached.transpose()? })
     }
 
-    /// Returns the answer in another order: its kept rows, each by its place among them in the order of the dataset.
+    /// Returns the answer in another order, given as positions among the kept rows in dataset order.
     pub(crate) fn in_order(self, order: Option<Arc<[u64]>>) -> Self {
         Self { order, ..self }
     }
@@ -128,18 +127,18 @@ impl Answer {
         self.selection.num_rows()
     }
 
-    /// Returns the kept rows in the order asked for, each by its place among the kept rows of the dataset; `None` where
-    /// that is their order.
+    /// Returns the kept rows in the query's order, as positions among the kept rows in dataset order; `None` if that is
+    /// their order.
     pub fn order(&self) -> Option<&Arc<[u64]>> {
         self.order.as_ref()
     }
 
-    /// Returns the values that are kept with the rows, in the order of the dataset.
+    /// Returns the values that are kept with the rows, in dataset order.
     pub fn attached(&self) -> Option<&RecordBatch> {
         self.attached.as_ref()
     }
 
-    /// Returns the values kept with the rows `kept`, or of them with those numbered `wanted`, counted from its start.
+    /// Returns the values of the kept rows `kept`, or only of those numbered `wanted`, counted from its start.
     pub(crate) fn attached_to(
         &self,
         kept: &Range<u64>,
@@ -149,7 +148,7 @@ impl Answer {
         let start = usize::try_from(kept.start).unwrap_or(usize::MAX);
         let len = usize::try_from(kept.end - kept.start).unwrap_or(usize::MAX);
         let slice = attached.slice(start, len);
-        // A copy, of all rows too: these values stay, and a tensor over them may be written to.
+        // Always a copy, even of all rows: the values are kept, and a tensor over them may be written to.
         let numbers = match wanted {
             Some(wanted) => UInt32Array::from_iter_values(wanted.iter().copied()),
             None => (0..u32::try_from(slice.num_rows()).unwrap_or(u32::MAX)).collect(),
@@ -157,14 +156,14 @@ impl Answer {
         arrow_select::take::take_record_batch(&slice, &numbers).map(Some)
     }
 
-    /// Returns the values kept with the rows `kept`, which are numbered in the order of the dataset.
+    /// Returns the values of the rows `kept`, numbered in dataset order.
     pub(crate) fn attached_rows(&self, kept: &[u64]) -> Result<Option<RecordBatch>, ArrowError> {
         let Some(attached) = &self.attached else { return Ok(None) };
         let rows = UInt64Array::from_iter_values(kept.iter().copied());
         arrow_select::take::take_record_batch(attached, &rows).map(Some)
     }
 
-    /// Returns the numbers of the kept rows, among all rows of the snapshot, in the order asked for.
+    /// Returns the kept rows' numbers among all rows of the snapshot, in the query's order.
     pub(crate) fn row_numbers(&self, snapshot: &Snapshot) -> Box<dyn Iterator<Item = u64> + Send> {
         let numbers = self.selection.row_numbers(snapshot);
         match &self.order {
@@ -180,7 +179,7 @@ impl Answer {
         }
     }
 
-    /// Returns the memory that is held beside the rows' sets, in bytes.
+    /// Returns the memory held in addition to the row sets, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let order = self.order.as_ref().map_or(0, |order| size_of_val(order.as_ref()));
         (order + self.attached.as_ref().map_or(0, RecordBatch::get_array_memory_size)) as u64
@@ -188,7 +187,7 @@ impl Answer {
 }
 
 impl Selection {
-    /// Returns the selection of `rows`, numbered over all rows of the snapshot, ascending.
+    /// Returns the selection of `rows`, numbered over all rows of the snapshot and ascending.
     pub(crate) fn of_rows(snapshot: &Snapshot, rows: &[u64], report: crate::selection::Report) -> Self {
         let (mut first, mut next) = (0_u64, 0);
         let sets = snapshot.row_groups.iter().map(|row_group| {

@@ -1,8 +1,8 @@
-//! Bytes kept on disk from one run to the next, by key.
+//! A disk cache of bytes by key, kept across runs.
 //!
-//! Whatever goes wrong with it, a cache only ever costs time: what cannot be written is not kept, what is damaged is
-//! removed and made again. Entries appear whole or not at all (a temporary name, then a rename), so any number of processes
-//! may share a folder. Those used longest ago go first when there are too many.
+//! Whatever goes wrong, a cache only ever costs time: what cannot be written is not kept, and damaged entries are
+//! removed and made again. Entries appear whole or not at all (they are renamed from a temporary name), so any number
+//! of processes may share a folder. If there are too many, the least recently used go first.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -12,23 +12,24 @@ use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
 
-/// Names the folder of the cache; `0` switches it off.
+/// Names the folder of the cache; `0` disables it.
 pub(crate) const VARIABLE: &str = "FOREBAY_CACHE";
 
-/// Bytes of the entries of one kind.
+/// Maximum total size of the entries of one kind.
 pub(crate) const MAX_BYTES: u64 = 4 << 30;
 
-/// Entries of one kind: they are all looked at whenever one is written, and each takes a block of the disk, however few its
-/// bytes are.
+/// Maximum number of entries of one kind: all are examined whenever one is written, and each takes a disk block,
+/// however small.
 const MAX_ENTRIES: usize = 10_000;
 
-/// An entry takes at most this part of the bytes.
+/// An entry takes at most this fraction of the bytes.
 const MAX_ENTRY_SHARE: u64 = 4;
 
-/// A temporary file as old as this was left by a process that ended early.
+/// A temporary file this old was left by a process that ended early.
 const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
 
-/// Begins an entry, and changes when its layout does: this, the digest of the key, the bytes, the digest of all before.
+/// The first bytes of an entry, changed with its layout: this, the digest of the key, the bytes, the digest of all
+/// that.
 const MAGIC: &[u8; 8] = b"fbcache1";
 
 const DIGEST_BYTES: usize = 32;
@@ -40,18 +41,18 @@ pub(crate) struct Cache {
     max_bytes: u64,
 }
 
-/// What was asked for and found.
+/// The result of a lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Bytes(Vec<u8>),
     Nothing,
-    /// The entry at this path was not what was written; it is removed.
+    /// The entry at this path was damaged, and has been removed.
     Damaged(PathBuf),
 }
 
 impl Cache {
-    /// Returns the process's cache of one kind of thing, in the folder that the environment names; `None` where it is
-    /// switched off, or nothing says where a cache may be.
+    /// Returns the process's cache for one kind of thing, in the folder that the environment names; `None` if it is
+    /// disabled, or no folder is known.
     pub(crate) fn of_process(kind: &str) -> Option<Self> {
         if cfg!(test) {
             return None;
@@ -59,17 +60,16 @@ impl Cache {
         folder(|name| std::env::var_os(name).map(PathBuf::from)).map(|folder| Self::new(folder.join(kind), MAX_BYTES))
     }
 
-    /// Returns a cache in `folder`, which need not be there, of about `max_bytes`.
+    /// Returns a cache of about `max_bytes` in `folder`, which need not exist.
     pub(crate) fn new(folder: PathBuf, max_bytes: u64) -> Self {
         Self { folder, max_bytes }
     }
 
-    /// Returns what was kept under `key`.
+    /// Returns the bytes stored under `key`.
     pub(crate) fn get(&self, key: &[&str]) -> Found {
         let digest = digest_of(key);
         let path = self.path(&digest);
-        // What is not there, what may not be read and what is no file are the same: nothing to use. A pipe would have the
-        // reader wait.
+        // Missing files, unreadable ones and non-files are all misses. Reading a pipe would block.
         let is_file = fs::metadata(&path).is_ok_and(|metadata| metadata.is_file());
         let Some(mut bytes) = is_file.then(|| fs::read(&path).ok()).flatten() else { return Found::Nothing };
         let Some(body) = check(&bytes, &digest) else {
@@ -78,29 +78,29 @@ impl Cache {
         };
         bytes.truncate(body.end);
         bytes.drain(..body.start);
-        // Only says that the entry was used lately; of no consequence where that is not allowed.
+        // Only marks the entry as used recently; harmless if that is not permitted.
         drop(File::options().write(true).open(&path).and_then(|file| file.set_modified(SystemTime::now())));
         Found::Bytes(bytes)
     }
 
-    /// Keeps `bytes` under `key`, if there is room and the disk allows; returns whether it does.
+    /// Stores `bytes` under `key`, if there is room and the disk allows; returns whether it did.
     pub(crate) fn put(&self, key: &[&str], bytes: &[u8]) -> bool {
         if bytes.len() as u64 > self.max_bytes / MAX_ENTRY_SHARE {
             return false;
         }
         let is_kept = self.write(&digest_of(key), bytes).is_ok();
-        // Too many entries are as good as the right number, until the next time.
+        // Too many entries do no harm until the next eviction.
         drop(self.evict());
         is_kept
     }
 
-    /// Removes the entry of `key`, if there is one.
+    /// Removes the entry for `key`, if there is one.
     pub(crate) fn remove(&self, key: &[&str]) {
-        // Where it cannot be removed, it is refused again the next time.
+        // If it cannot be removed, it is refused again next time.
         drop(fs::remove_file(self.path(&digest_of(key))));
     }
 
-    /// Returns where the entry of `key` is, if there is one.
+    /// Returns the path of the entry for `key`.
     pub(crate) fn path_of(&self, key: &[&str]) -> PathBuf {
         self.path(&digest_of(key))
     }
@@ -114,7 +114,7 @@ impl Cache {
         static NUM_WRITTEN: AtomicU64 = AtomicU64::new(0);
         make_folder(&self.folder)?;
         let number = NUM_WRITTEN.fetch_add(1, Ordering::Relaxed);
-        // Processes of other machines, and of containers, have the same numbers.
+        // Process ids are not unique across machines and containers.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
         let temporary = self.folder.join(format!(".{}-{now:x}-{number}", std::process::id()));
         let mut hash = Sha256::new();
@@ -130,12 +130,12 @@ impl Cache {
         write().inspect_err(|_| drop(fs::remove_file(&temporary)))
     }
 
-    /// Removes the entries used longest ago, as far as there are too many, and what was never finished.
+    /// Removes the least recently used entries beyond the limits, and abandoned temporary files.
     fn evict(&self) -> io::Result<()> {
         let now = SystemTime::now();
         let mut entries = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
-            // Another process may remove it meanwhile.
+            // Another process may have removed it meanwhile.
             let Ok((entry, metadata)) = entry.and_then(|entry| entry.metadata().map(|metadata| (entry, metadata)))
             else {
                 continue;
@@ -161,14 +161,14 @@ impl Cache {
     }
 }
 
-/// Returns the folder of all kinds: what [`VARIABLE`] names, else `forebay` in the user's cache folder. Whoever sets variables
-/// without a shell leaves a `~` in them.
+/// Returns the folder of all kinds: what [`VARIABLE`] names, else `forebay` in the user's cache folder. Variables that
+/// were not set by a shell may still contain a `~`.
 fn folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     let given = |name| variable(name).filter(|path| !path.as_os_str().is_empty());
     let named = |name| {
         let path = given(name)?;
         match path.strip_prefix("~") {
-            // Without a home there is nothing that it could stand for, and no folder to be made for it.
+            // Without a home, `~` has no meaning, and no folder is made.
             Ok(below) => given("HOME").or_else(std::env::home_dir).map(|home| home.join(below)),
             Err(_) => Some(path),
         }
@@ -180,7 +180,7 @@ fn folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     users.or_else(|| named("LOCALAPPDATA")).map(|folder| folder.join("forebay"))
 }
 
-/// Makes a folder that only its user may enter, since entries say what was read.
+/// Creates a folder that only its user may enter, since entries reveal what was read.
 fn make_folder(folder: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
@@ -197,7 +197,7 @@ fn digest_of(key: &[&str]) -> [u8; DIGEST_BYTES] {
     hash.finalize().into()
 }
 
-/// Returns where in an entry its bytes are; `None` if it is not the entry of that key as it was written.
+/// Returns the range of the bytes in an entry; `None` if it is not an intact entry for that key.
 fn check(entry: &[u8], digest: &[u8; DIGEST_BYTES]) -> Option<std::ops::Range<usize>> {
     let (hashed, sum) = entry.split_last_chunk::<DIGEST_BYTES>()?;
     let start = MAGIC.len() + DIGEST_BYTES;

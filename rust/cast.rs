@@ -1,7 +1,7 @@
-//! Casts that keep every value: to the types of a dataset, and to those that an Arrow consumer asks for.
+//! Value-preserving casts: to the types of a dataset, and to those that an Arrow consumer requests.
 //!
-//! Structs are matched by the names of their fields, lists and maps by what they hold. What is left is arrow's to cast,
-//! and a value that does not fit is an error, never NULL. [`exact`] is where a value that would change is one, too.
+//! Structs are matched by field name, lists and maps by their items. Arrow casts the rest; a value that does not fit is
+//! an error, never NULL. With [`exact`], so is a value that would change.
 
 mod exact;
 mod feature;
@@ -30,27 +30,27 @@ const STRICT: CastOptions<'static> =
 /// How a single column without children is cast.
 pub(crate) type CastLeaf = dyn Fn(&ArrayRef, &DataType) -> Result<ArrayRef, ArrowError>;
 
-/// Casts what an object has of a column to the dataset's type. Fields that a struct lacks are NULL.
+/// Casts an object's column to the dataset's type. Fields that a struct lacks become NULL.
 pub(crate) fn widen(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     cast(array, to, &|array, to| wider::wider(array, to, &STRICT))
 }
 
-/// Casts an object's bounds of a column to the dataset's type. Those that do not fit are NULL, so nothing is known of them.
+/// Casts an object's bounds of a column to the dataset's type. Bounds that do not fit become NULL, that is, unknown.
 pub(crate) fn widen_bounds(bounds: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     wider::wider(bounds, to, &CastOptions::default())
 }
 
-/// Casts to a type in which every value has an equal.
+/// Casts to a type that can represent every value exactly.
 pub(crate) fn exactly(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     cast(array, to, &exact::exact)
 }
 
-/// Casts to the type of a feature: floats may round, and what media are made of becomes one.
+/// Casts to the type of a feature: floats may be rounded, and the usual storage of media is accepted.
 pub(crate) fn to_feature(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     cast(array, to, &feature::featured)
 }
 
-/// Returns whether [`to_feature`] knows a cast from one type to another.
+/// Returns whether [`to_feature`] supports a cast between two types.
 pub(crate) fn can_be_feature(from: &DataType, to: &DataType) -> bool {
     let is_known = |from: &Field, to: &Field| can_be_feature(from.data_type(), to.data_type());
     match (from, to) {
@@ -68,7 +68,7 @@ fn strict(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     arrow_cast::cast_with_options(array, to, &STRICT)
 }
 
-/// Casts what structs, maps and lists hold by `leaf`.
+/// Casts the leaves of structs, maps and lists by `leaf`.
 pub(crate) fn cast(array: &ArrayRef, to: &DataType, leaf: &CastLeaf) -> Result<ArrayRef, ArrowError> {
     if array.data_type() == to {
         return Ok(Arc::clone(array));
@@ -93,7 +93,7 @@ fn cast_struct(array: &StructArray, fields: &Fields, leaf: &CastLeaf) -> Result<
     StructArray::try_new_with_length(fields.clone(), children, array.nulls().cloned(), array.len())
 }
 
-/// Returns the values of a field, NULL where the struct is: what else stands there is of no row, and may have no cast.
+/// Returns a field's values, NULL where the struct is NULL: hidden values belong to no row, and may not be castable.
 fn without_hidden_values(child: &ArrayRef, rows: Option<&NullBuffer>) -> Result<ArrayRef, ArrowError> {
     match rows {
         Some(rows) if rows.null_count() > 0 => nullif(child, &BooleanArray::new(!rows.inner(), None)),
@@ -101,7 +101,7 @@ fn without_hidden_values(child: &ArrayRef, rows: Option<&NullBuffer>) -> Result<
     }
 }
 
-/// Casts keys and values, whatever they are called.
+/// Casts keys and values, whatever their names are.
 fn cast_map(array: &MapArray, entries: &FieldRef, is_sorted: bool, leaf: &CastLeaf) -> Result<ArrayRef, ArrowError> {
     let DataType::Struct(fields) = entries.data_type() else {
         return Err(ArrowError::SchemaError("the entries of a map are no struct".into()));
@@ -113,7 +113,7 @@ fn cast_map(array: &MapArray, entries: &FieldRef, is_sorted: bool, leaf: &CastLe
     Ok(Arc::new(map))
 }
 
-/// Casts the items in the list they are in, then the list.
+/// Casts the items within the existing kind of list, then the list.
 fn cast_list(array: &ArrayRef, to: &DataType, item: &FieldRef, leaf: &CastLeaf) -> Result<ArrayRef, ArrowError> {
     let same_list: ArrayRef = match array.data_type() {
         DataType::List(_) => Arc::new(with_items::<i32>(array.as_list(), item, leaf)?),
@@ -130,13 +130,13 @@ fn cast_list(array: &ArrayRef, to: &DataType, item: &FieldRef, leaf: &CastLeaf) 
                 }
             }
         }
-        // Nothing that is read: list views come as lists.
+        // Never read: list views arrive as lists.
         other => return Err(ArrowError::NotYetImplemented(format!("casting from `{other}`"))),
     };
     if same_list.data_type() == to { Ok(same_list) } else { strict(&same_list, to) }
 }
 
-/// Casts the items of the rows that are there: a slice of a list has those of other rows, too.
+/// Casts only the items of existing rows: a slice of a list also holds those of other rows.
 fn with_items<O: OffsetSizeTrait>(
     list: &GenericListArray<O>,
     item: &FieldRef,
@@ -148,7 +148,7 @@ fn with_items<O: OffsetSizeTrait>(
     GenericListArray::try_new(Arc::clone(item), offsets.clone().subtract(offsets[0]), items, list.nulls().cloned())
 }
 
-/// Returns lists of one length as lists of any, in which rows that are NULL have no items.
+/// Returns fixed-size lists as variable-size ones, in which NULL rows have no items.
 fn without_hidden(
     list: &FixedSizeListArray,
     item: &FieldRef,
@@ -171,19 +171,19 @@ fn item_of(data_type: &DataType) -> Option<&FieldRef> {
     }
 }
 
-/// Turns batches of one schema into those of another that an Arrow consumer asked for, if that loses nothing.
+/// Converts batches to another schema that an Arrow consumer requested, if nothing is lost.
 #[derive(Debug, Clone)]
 pub struct Conversion {
     schema: SchemaRef,
-    /// For each column of `schema`, the place among the columns there are.
+    /// For each column of `schema`, its position among the source columns.
     places: Vec<usize>,
 }
 
 impl Conversion {
-    /// Matches the columns of `wanted` by name, and checks that each has values of the same kind.
+    /// Matches the columns of `wanted` by name, and checks that they hold the same kind of values.
     ///
-    /// Another width, unit, scale, offset, index, order of columns or way to hold text is a matter of values, which
-    /// [`Self::convert`] checks one by one. A field's extension type is kept where the consumer asks for it.
+    /// A different width, unit, scale, offset, index, column order or representation of text is checked value by value
+    /// in [`Self::convert`]. A field's extension type is kept if the consumer requests it.
     ///
     /// # Errors
     ///
@@ -204,14 +204,15 @@ impl Conversion {
         &self.schema
     }
 
-    /// Returns the rows of `batch` as the consumer wants them. Columns of the wanted type are not copied.
+    /// Returns the rows of `batch` in the requested schema. Columns that already have the requested type are not
+    /// copied.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for the first value that the wanted type does not hold.
+    /// [`Error::Setting`] for the first value that the requested type cannot hold.
     pub fn convert(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let columns = self.schema.fields().iter().zip(&self.places).map(|(field, &place)| {
-            // Casting is a library's work on any type: a panic of it must not end in the consumer's C code.
+            // A library casts arbitrary types here: a panic must not unwind into the consumer's C code.
             let done = panics::caught(|| exactly(batch.column(place), field.data_type()));
             let column = done.map_err(ArrowError::ComputeError).flatten();
             column.map_err(|error| refused(format!("column `{}` as `{}`: {error}", field.name(), field.data_type())))
@@ -227,7 +228,7 @@ fn refused(reason: String) -> Error {
     Error::Setting { name: "requested_schema", reason }
 }
 
-/// Returns where each wanted field is; all must be wanted.
+/// Returns the position of each wanted field; fails unless all fields are wanted.
 fn places(have: &Fields, wanted: &Fields) -> Result<Vec<usize>, String> {
     let names =
         |fields: &Fields| fields.iter().map(|field| format!("`{}`", field.name())).collect::<Vec<_>>().join(", ");
@@ -244,7 +245,7 @@ fn places(have: &Fields, wanted: &Fields) -> Result<Vec<usize>, String> {
     }
 }
 
-/// Returns the field to hand over: the wanted type, and the metadata of both.
+/// Returns the field to export: the wanted type, and the metadata of both.
 fn agree(have: &Field, wanted: &Field, path: &str) -> Result<Field, String> {
     let clash = || {
         let (have, wanted) = (have.data_type(), wanted.data_type());
@@ -286,7 +287,7 @@ fn agree(have: &Field, wanted: &Field, path: &str) -> Result<Field, String> {
     Ok(Field::clone(wanted).with_data_type(data_type).with_metadata(metadata))
 }
 
-/// Returns the list type `list` of other items.
+/// Returns the list type `list` with other items.
 fn with_item(list: &DataType, item: FieldRef) -> DataType {
     match list {
         DataType::LargeList(_) => DataType::LargeList(item),
@@ -297,7 +298,7 @@ fn with_item(list: &DataType, item: FieldRef) -> DataType {
     }
 }
 
-/// What values are, apart from how they are stored.
+/// The kind of a value, regardless of how it is stored.
 #[derive(PartialEq, Eq)]
 enum Kind {
     Null,
@@ -307,7 +308,7 @@ enum Kind {
     Date,
     Time,
     Instant,
-    /// A timestamp without a zone: of which instant, nobody knows.
+    /// A timestamp without a time zone, so its instant is unknown.
     WallClock,
     Duration,
     Bytes,
@@ -336,7 +337,7 @@ fn kind(data_type: &DataType) -> Option<Kind> {
     })
 }
 
-/// Returns whether both hold values of a kind, and arrow casts there and back.
+/// Returns whether both types hold the same kind of values, and arrow can cast in both directions.
 fn is_castable(from: &DataType, to: &DataType) -> bool {
     let has_kind = kind(from).is_some_and(|have| have == Kind::Null || kind(to) == Some(have));
     from == to || (has_kind && can_cast_types(from, to) && (*from == DataType::Null || can_cast_types(to, from)))
@@ -387,7 +388,7 @@ mod tests {
         let have = batch(vec![("a", Arc::new(Float64Array::from(vec![1.0, 2.5])))]);
         let conversion = Conversion::try_new(&have.schema(), &schema(vec![("a", DataType::Int32)])).unwrap();
         let error = conversion.convert(&have).unwrap_err().to_string();
-        assert!(error.contains("column `a` as `Int32`") && error.contains("`2.5` has no equal"), "{error}");
+        assert!(error.contains("column `a` as `Int32`") && error.contains("`2.5` has no exact equivalent"), "{error}");
     }
 
     #[test]

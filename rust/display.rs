@@ -1,11 +1,11 @@
-//! Batches as people read them: a glimpse in text, a table in HTML.
+//! Human-readable batches: a glimpse in text, a table in HTML.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::DataType;
 
-/// Characters of a value that are shown.
+/// Maximum characters shown per value.
 const MAX_CHARS: usize = 40;
 
 /// Values of a column in a glimpse.
@@ -73,7 +73,7 @@ fn values(array: &ArrayRef, num_rows: usize) -> Vec<String> {
         data_type => {
             let options = FormatOptions::default().with_null("null").with_display_error(true);
             let is_text = matches!(data_type, DataType::Utf8 | DataType::LargeUtf8);
-            // A row of a batch may be a long list; only its beginning is shown, but all of it is written.
+            // A row may be a long list; only its beginning is shown, but all of it is formatted.
             match ArrayFormatter::try_new(array, &options) {
                 Ok(formatter) => (0..num_rows)
                     .map(|row| match formatter.value(row).to_string() {

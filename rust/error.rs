@@ -1,7 +1,7 @@
-//! The one error type of the crate.
+//! The error type of the crate.
 //!
-//! Every variant says where: the object, the row group, the byte range, the column or the setting.
-//! Messages say what to do; causes are chained by `source()` and never printed twice.
+//! Every variant says where the error is: the object, row group, byte range, column or setting. Messages say what to
+//! do; causes are chained by `source()` and never printed twice.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use parquet::errors::ParquetError;
 /// A result whose error is [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What S3 and Azure say of an object that lies where nobody can read it at once.
+/// Codes with which S3 and Azure refuse an archived object, which must be restored before it can be read.
 pub(crate) const ARCHIVED: [&str; 3] = ["InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"];
 
 /// Everything that can go wrong between a URI and a batch.
@@ -31,9 +31,9 @@ pub enum Error {
     /// Nothing is stored under the source.
     #[error("no such object or folder: `{url}`")]
     NotFound {
-        /// The object, folder or bucket that is missing.
+        /// The missing object, folder or bucket.
         url: String,
-        /// What the store said, where it was asked.
+        /// What the store said, if it was asked.
         #[source]
         source: Option<Box<object_store::Error>>,
     },
@@ -47,7 +47,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// The store refused the credentials, or the system the user.
+    /// The store refused the credentials, or the operating system refused the user.
     #[error("permission denied for `{url}`; {}", advice_on(url, source))]
     PermissionDenied {
         /// The object or bucket.
@@ -56,7 +56,7 @@ pub enum Error {
         source: Box<object_store::Error>,
     },
 
-    /// There are no credentials, and nobody to ask for any.
+    /// There are no credentials, and none could be found.
     #[error(
         "no credentials for `{url}`; put them into the environment or `storage_options`, or set `skip_signature` to `true` there for a public bucket"
     )]
@@ -76,7 +76,7 @@ pub enum Error {
         source: Box<object_store::Error>,
     },
 
-    /// A server has shown a certificate that does not count, today or tomorrow.
+    /// A server presented a certificate that is not trusted; retrying does not help.
     #[error("the server of `{url}` is not trusted: {reason}")]
     Untrusted {
         /// The object or bucket.
@@ -87,7 +87,7 @@ pub enum Error {
         source: Box<object_store::Error>,
     },
 
-    /// The process, or the machine, has as many files and connections open as it may.
+    /// The process or the machine has reached its limit of open files and connections.
     #[error("no file descriptor is left to read `{url}`; open fewer at once, or raise their number (`ulimit -n`)")]
     NoDescriptors {
         /// The object or bucket.
@@ -96,7 +96,7 @@ pub enum Error {
         source: Box<object_store::Error>,
     },
 
-    /// The store did not answer within the time allowed, however often it was asked.
+    /// The store did not answer within the time limit, despite retries.
     #[error(
         "the store did not answer in time for `{url}`; try again later, or raise `timeout`, `read_timeout` or `connect_timeout` in `storage_options`"
     )]
@@ -107,26 +107,26 @@ pub enum Error {
         source: Box<object_store::Error>,
     },
 
-    /// A store went on refusing or failing for as long as it may.
+    /// A store kept refusing or failing until the time limit.
     #[error(
-        "{}`{url}` cannot be had from the store within {} seconds; try again later, or raise `{option}` in `storage_options`",
+        "{}`{url}` could not be read from the store within {} seconds; try again later, or raise `{option}` in `storage_options`",
         of_range(.range.as_ref()),
         .limit.as_secs_f64()
     )]
     Impatient {
         /// The object.
         url: String,
-        /// The bytes asked for, if they were some of the object.
+        /// The requested bytes, if only a part of the object was read.
         range: Option<Range<u64>>,
-        /// How long it may take.
+        /// The time limit.
         limit: Duration,
-        /// The option that says so.
+        /// The option that sets it.
         option: &'static str,
         /// What the store said last.
         source: Box<object_store::Error>,
     },
 
-    /// The store failed to give a range.
+    /// Reading a range failed.
     #[error("cannot read bytes {}..{} of `{url}`", .range.start, .range.end)]
     Read {
         /// The object.
@@ -137,7 +137,7 @@ pub enum Error {
         source: Box<object_store::Error>,
     },
 
-    /// The store answered a range request with another number of bytes.
+    /// The store answered a range request with the wrong number of bytes.
     #[error("`{url}` gave {got} bytes for the range {}..{}; the object is truncated or changed", .range.start, .range.end)]
     ShortRead {
         /// The object.
@@ -148,7 +148,7 @@ pub enum Error {
         got: u64,
     },
 
-    /// The object is not the one that was opened.
+    /// The object has changed since it was opened.
     #[error(
         "`{url}` changed since the dataset was opened (expected e-tag `{expected}`); open the dataset again, and if that is by a manifest, save that anew"
     )]
@@ -175,13 +175,13 @@ pub enum Error {
         url: String,
         /// The row group within the object, from 0.
         row_group: usize,
-        /// The column, where it is known which one is to blame.
+        /// The column at fault, if known.
         column: Option<String>,
-        /// What the decoder said; part of the message because it says what is wrong with the page.
+        /// What the decoder said; part of the message because it describes what is wrong with the page.
         source: Box<ParquetError>,
     },
 
-    /// A value cannot be used as it was asked for: an image that is broken, a list that is NULL.
+    /// A value cannot be used as requested: a broken image, a NULL list.
     #[error("column `{column}`, row {row} of row group {row_group} of `{url}`: {reason}")]
     Value {
         /// The object.
@@ -213,7 +213,7 @@ pub enum Error {
         source: Box<ArrowError>,
     },
 
-    /// Two objects disagree about a column's type in a way that does not widen.
+    /// Two objects have types for a column that cannot be widened to a common one.
     #[error(
         "column `{column}` is `{left}` in `{left_url}` but `{right}` in `{right_url}`; open the objects separately, `cast` the column of some, and join them by `datasets.concatenate_datasets([a.to_hf(), b.to_hf()])`"
     )]
@@ -230,8 +230,8 @@ pub enum Error {
         right_url: String,
     },
 
-    /// An object names a column twice.
-    #[error("`{url}` has more than one column named `{column}`; such a file cannot be selected from by name")]
+    /// An object has two columns of the same name.
+    #[error("`{url}` has more than one column named `{column}`; columns of such a file cannot be selected by name")]
     DuplicateColumn {
         /// The object.
         url: String,
@@ -244,28 +244,28 @@ pub enum Error {
     UnknownColumn {
         /// The column asked for.
         column: String,
-        /// Names that look like it, best first.
+        /// Similar names, best first.
         near: Vec<String>,
         /// All names.
         available: Vec<String>,
-        /// What else may have been meant, or nothing.
+        /// What else may have been meant, or empty.
         hint: &'static str,
     },
 
-    /// A `ClassLabel` has no class of that name.
+    /// A `ClassLabel` has no class with that name.
     #[error("no class `{name}` in column `{column}`{}", near_names(.near, .classes, "it"))]
     UnknownClass {
         /// The column.
         column: String,
         /// The name it was compared with.
         name: String,
-        /// Names that look like it, best first.
+        /// Similar names, best first.
         near: Vec<String>,
         /// All names.
         classes: Vec<String>,
     },
 
-    /// The names of classes were compared as if they had an order.
+    /// Class names were compared as if they had an order.
     #[error(
         "column `{column}` is a ClassLabel: `{name}` stands for a class, and classes have no order; compare by `=`, `<>` or `IN`, or with a number"
     )]
@@ -283,42 +283,42 @@ pub enum Error {
         split: String,
         /// The source.
         url: String,
-        /// The splits that are there.
+        /// The existing splits.
         available: Vec<String>,
     },
 
-    /// A filter or a query does not parse, does not type-check, uses what is not there or fails on a value.
+    /// A filter or query does not parse or type-check, uses something that does not exist, or fails on a value.
     #[error("cannot run the SQL `{sql}`: {reason}")]
     Sql {
         /// The filter or query.
         sql: String,
-        /// What is wrong, where, and what is near.
+        /// What is wrong, where, and similar names.
         reason: String,
     },
 
-    /// A query returns other rows than those of the dataset.
+    /// A query returns rows that are not rows of the dataset.
     #[error("`{sql}` does not return rows of the dataset: {reason}; `query()` runs any SELECT")]
     ManyRows {
         /// The query.
         sql: String,
-        /// What about it makes other rows.
+        /// The part of the query that makes other rows.
         reason: String,
     },
 
-    /// A query needs more memory than it may have.
+    /// A query needs more memory than its limit.
     #[error("`{sql}` needs more than its {limit_bytes} bytes of memory: {reason}; raise `memory_limit`")]
     QueryMemory {
         /// The query.
         sql: String,
-        /// What it may have.
+        /// The memory limit.
         limit_bytes: u64,
-        /// What asked for more.
+        /// The operator that requested more.
         reason: String,
     },
 
-    /// What a query cannot hold in memory cannot be kept in files either.
+    /// A query needs to spill to temporary files, which cannot be written.
     #[error(
-        "cannot write temporary files in `{folder}` for what the query `{sql}` does not hold in memory: {reason}; set `TMPDIR` to a folder with room, or raise memory_limit"
+        "cannot write temporary files in `{folder}` for the data of the query `{sql}` that does not fit into memory: {reason}; set `TMPDIR` to a folder with room, or raise memory_limit"
     )]
     Spill {
         /// The query.
@@ -329,7 +329,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// A function that a query brought along failed.
+    /// A user-defined function of a query failed.
     #[error("the function `{name}` failed: {reason}")]
     Function {
         /// The function.
@@ -358,23 +358,23 @@ pub enum Error {
         reason: String,
     },
 
-    /// A setting has a value that cannot work.
+    /// A setting has an invalid value.
     #[error("{name}: {reason}")]
     Setting {
         /// The setting, as the user wrote it.
         name: &'static str,
-        /// The value and what would work.
+        /// The value, and what would work.
         reason: String,
     },
 
     /// A state belongs to another dataset, query or order.
     #[error("this state does not belong to this stream: {}", .differences.join("; "))]
     StateMismatch {
-        /// What differs, each as `what: expected X, got Y`.
+        /// The differences, each as `what: expected X, got Y`.
         differences: Vec<String>,
     },
 
-    /// A manifest is damaged, or none.
+    /// A manifest is damaged, or is not a manifest.
     #[error("cannot use the manifest `{url}`: {reason}; save it again, or open the objects themselves")]
     Manifest {
         /// The manifest.
@@ -383,19 +383,19 @@ pub enum Error {
         reason: String,
     },
 
-    /// A state is not one of ours.
+    /// The text is not a state of this library.
     #[error("not a Forebay state: {reason}")]
     NotAState {
         /// What is missing or malformed.
         reason: String,
     },
 
-    /// There is no row of that number.
+    /// A row number is out of range.
     #[error("no row {index}: {}", row_numbers(*.num_rows))]
     RowIndex {
-        /// The number asked for.
+        /// The requested number.
         index: i64,
-        /// How many rows there are.
+        /// The number of rows.
         num_rows: u64,
     },
 
@@ -408,14 +408,14 @@ pub enum Error {
         reason: String,
     },
 
-    /// A selection is of other rows than those it is to be used with.
+    /// A selection belongs to other rows than those it is used with.
     #[error("this selection does not fit: {reason}")]
     SelectionMismatch {
         /// What differs, and what to do.
         reason: String,
     },
 
-    /// The memory limit cannot hold the least that is needed at once.
+    /// The memory limit is smaller than the least that is needed at once.
     #[error(
         "memory_limit of {limit_bytes} bytes is too small: row group {row_group} of `{url}` needs {needed_bytes} bytes at once: {hint}"
     )]
@@ -426,13 +426,13 @@ pub enum Error {
         row_group: usize,
         /// The limit.
         limit_bytes: u64,
-        /// The least that would do.
+        /// The smallest sufficient limit.
         needed_bytes: u64,
         /// Why, and what to do.
         hint: &'static str,
     },
 
-    /// The memory limit cannot hold one batch beside the rows that it is made of.
+    /// The memory limit cannot hold one batch in addition to the rows it is made of.
     #[error(
         "memory_limit of {limit_bytes} bytes is too small: a batch of {batch_rows} rows needs {needed_bytes} bytes at once, decoded and gathered; use a smaller batch_size, select fewer columns, or raise the limit"
     )]
@@ -441,24 +441,24 @@ pub enum Error {
         batch_rows: usize,
         /// The limit.
         limit_bytes: u64,
-        /// The least that would do.
+        /// The smallest sufficient limit.
         needed_bytes: u64,
     },
 
-    /// More rows could not be read than may be skipped.
+    /// More rows were unreadable than may be skipped.
     #[error(
-        "skipped {num_rows} rows that could not be read, more than max_skipped ({max_rows}); the last ones because of this"
+        "skipped {num_rows} rows that could not be read, more than max_skipped ({max_rows}); the last ones for the following reason"
     )]
     TooManySkipped {
-        /// Rows skipped, those last ones included.
+        /// Number of skipped rows, including the last ones.
         num_rows: u64,
-        /// How many may be.
+        /// Maximum number of skipped rows.
         max_rows: u64,
         /// Why the last ones could not be read.
         source: Box<Error>,
     },
 
-    /// A column's type has no form in the requested format.
+    /// A column's type has no representation in the requested format.
     #[error("column `{column}` of type `{data_type}` cannot become a tensor: {hint}")]
     NoTensor {
         /// The column.
@@ -469,7 +469,7 @@ pub enum Error {
         hint: String,
     },
 
-    /// The system refused a thread.
+    /// The operating system refused to create a thread.
     #[error("cannot start a thread")]
     Thread {
         /// What the system said.
@@ -483,7 +483,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// The stream was closed, or belongs to the process that this one was forked from.
+    /// The stream was closed, or belongs to the parent of this forked process.
     #[error("the stream is closed: {reason}")]
     Closed {
         /// Why.
@@ -491,23 +491,23 @@ pub enum Error {
     },
 }
 
-/// Returns what to do about a refusal of `url`, which the system gives with a number.
+/// Returns advice for a refusal of `url` that the operating system or store identified by a number.
 fn advice_on(url: &str, source: &object_store::Error) -> &'static str {
-    // As S3, STS and Azure say that a signature is of another time.
+    // How S3, STS and Azure report that a signature's time is off.
     const SKEWED: [&str; 3] = ["RequestTimeTooSkewed", "Signature not yet current", "Request date header too old"];
     let said = source.to_string();
     let says = |words: &[&str]| words.iter().any(|word| said.contains(word));
     if says(&["(os error "]) {
-        "this user has not the rights that it takes"
+        "this user lacks the necessary permissions"
     } else if says(&ARCHIVED) {
-        "it is archived, and can be read when it has been restored"
+        "it is archived; restore it before reading it"
     } else if says(&SKEWED) {
-        "the clock of this machine differs from the store's by more than that allows: set it"
+        "the clock of this machine differs from the store's by more than the store allows: set it"
     } else if url.starts_with("hf://") {
         "check the `token` that was passed, or that of `HF_TOKEN` or the login: it may have been revoked, or have expired"
     } else if url.starts_with("https://") || url.starts_with("http://") {
-        // A web server is told nothing else.
-        "who may read it is for its URL to say: a signature in there may have expired"
+        // Credentials are not sent to a web server.
+        "access to it is granted by its URL: a signature in it may have expired"
     } else {
         "check the credentials in the environment or `storage_options`"
     }
@@ -539,7 +539,7 @@ fn near_names(near: &[String], available: &[String], owner: &str) -> String {
 }
 
 impl Error {
-    /// Returns the message with what its causes say, for where nothing shows a chain; without secrets.
+    /// Returns the message together with its causes, for contexts that show no error chain; without secrets.
     pub fn describe(&self) -> String {
         let mut text = self.to_string();
         let mut cause = std::error::Error::source(self);
@@ -553,7 +553,7 @@ impl Error {
         crate::secrets::redacted(&text)
     }
 
-    /// Returns whether an object, or its store, is to blame: others may be read all the same.
+    /// Returns whether an object or its store is at fault, so that other objects may still be readable.
     pub(crate) fn is_of_object(&self) -> bool {
         let is_of_store = matches!(
             self,

@@ -1,4 +1,4 @@
-//! What a pass over a dataset takes, in row groups, rows, bytes, requests and time.
+//! The cost of a pass over a dataset: row groups, rows, bytes, requests and time.
 
 use std::time::{Duration, Instant};
 
@@ -12,33 +12,33 @@ use crate::source::{Known, planned};
 /// The cost of a dataset's selection and payload.
 #[derive(Debug, Clone, Default)]
 pub struct Explanation {
-    /// Objects in the snapshot.
+    /// Number of objects in the snapshot.
     pub num_objects: u64,
-    /// Rows in them.
+    /// Number of rows in them.
     pub num_rows: u64,
-    /// Rows that are kept.
+    /// Number of kept rows.
     pub num_kept: u64,
     /// Row groups in the snapshot.
     pub num_row_groups: u64,
-    /// Row groups of which all rows are kept.
+    /// Row groups with all rows kept.
     pub num_whole: u64,
-    /// Row groups of which some rows are kept.
+    /// Row groups with some rows kept.
     pub num_partial: u64,
-    /// Row groups of which no row is kept.
+    /// Row groups with no row kept.
     pub num_without: u64,
-    /// What opening took.
+    /// The cost of opening.
     pub opening: Opening,
-    /// What making the selection took.
+    /// The cost of making the selection.
     pub selection: Report,
-    /// Bytes of the projected columns of the kept rows, as pages hold them.
+    /// Encoded bytes of the projected columns' pages that hold kept rows.
     pub payload_bytes: u64,
-    /// The same with the gaps that are read along, by what counts before a store is measured.
+    /// The same with the gaps that are also read, assuming the defaults that hold before a store is measured.
     pub payload_fetched: u64,
-    /// Requests for them, row group by row group, likewise.
+    /// Requests for these bytes, row group by row group, under the same assumption.
     pub payload_requests: u64,
     /// Time for planning the reads of the payload.
     pub planning: Duration,
-    /// The stores by URL, with what is known of those that this process has read.
+    /// The stores by URL, with measurements of those that this process has read.
     pub stores: Vec<(String, Option<Known>)>,
 }
 
@@ -83,14 +83,14 @@ impl Dataset {
 }
 
 impl Explanation {
-    /// Returns how many requests are made one after another before the first payload is there, from the footers on: those
-    /// that were made, and one for the payload if there is any.
+    /// Returns the number of sequential requests before the first payload, counted from the footers: those already
+    /// made, and one for the payload if there is any.
     pub fn depth(&self) -> u32 {
         let selection = self.selection.indexes.depth + self.selection.predicates.depth;
         self.opening.footers.depth + selection + u32::from(self.payload_requests > 0)
     }
 
-    /// Returns row groups that were read and of which no row is kept; `None` where that is not known.
+    /// Returns the number of row groups that were read without keeping a row; `None` if unknown.
     pub fn num_empty(&self) -> Option<u64> {
         let is_known = self.selection.pruning.is_some() || self.selection.is_cached;
         is_known.then(|| self.num_without.saturating_sub(self.selection.num_pruned + self.selection.num_outside))

@@ -1,8 +1,8 @@
-//! Features of Hugging Face: what the `huggingface` metadata of a schema says of its columns.
+//! Hugging Face features: what a schema's `huggingface` metadata says about its columns.
 //!
-//! It is one JSON text for all columns. While columns are chosen, or a query is planned, each field carries its own part
-//! ([`spread`]), so that what is selected, renamed or joined keeps it; then the parts become one text again
-//! ([`collect`]). A feature is handed on as it is written: only the names of a `ClassLabel` are looked at.
+//! The metadata is one JSON text for all columns. While columns are chosen or a query is planned, each field carries
+//! its own part ([`spread`]), so that selected, renamed and joined columns keep it; then the parts are merged into one
+//! text again ([`collect`]). Features are passed on verbatim: only the names of a `ClassLabel` are interpreted.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use serde::de::IgnoredAny;
 
 use crate::error::{Error, Result};
 
-/// Where `datasets` keeps the features of a schema.
+/// Schema metadata key under which `datasets` keeps features.
 const SCHEMA_KEY: &str = "huggingface";
 
-/// How the names of extension types of `datasets` begin.
+/// Prefix of the extension type names of `datasets`.
 const ARRAYS: &str = "datasets.features.features.";
 
-/// Where a field carries its own.
+/// Field metadata key for a field's own feature.
 const FIELD_KEY: &str = "forebay.feature";
 
 /// Returns `schema` with each column's feature in its field.
@@ -29,7 +29,7 @@ pub(crate) fn spread(schema: &SchemaRef) -> SchemaRef {
     with(schema, members(text).unwrap_or_default())
 }
 
-/// Returns `schema` with the features that its fields carry in its own metadata, and nowhere else.
+/// Returns `schema` with the features of its fields moved to the schema's own metadata.
 pub(crate) fn collect(schema: &Schema) -> SchemaRef {
     let mut metadata = schema.metadata().clone();
     if text_of(schema).is_some() {
@@ -60,11 +60,11 @@ pub(crate) fn carrying(field: Field, from: Option<&Field>) -> Field {
     field.with_metadata(metadata)
 }
 
-/// Returns `schema` with the features of `text`, a JSON object of them, in the place of those that it had.
+/// Returns `schema` with its features replaced by those of `text`, a JSON object by column.
 ///
 /// # Errors
 ///
-/// [`Error::Setting`] for text that is no JSON object.
+/// [`Error::Setting`] for text that is not a JSON object.
 pub(crate) fn replaced(schema: &SchemaRef, text: &str) -> Result<SchemaRef> {
     let features = members(text).ok_or_else(|| Error::Setting {
         name: "features",
@@ -77,7 +77,7 @@ pub(crate) fn replaced(schema: &SchemaRef, text: &str) -> Result<SchemaRef> {
     Ok(collect(&Schema::new_with_metadata(fields, told.metadata().clone())))
 }
 
-/// Returns a field as `datasets` stores its feature: with the extension type, and such that it may be NULL.
+/// Returns a field as `datasets` stores its feature: nullable, with the extension type.
 fn extended(field: &FieldRef) -> FieldRef {
     #[derive(Deserialize)]
     struct Feature {
@@ -104,7 +104,7 @@ fn extended(field: &FieldRef) -> FieldRef {
         metadata.insert(EXTENSION_TYPE_NAME_KEY.into(), name);
         metadata.insert(EXTENSION_TYPE_METADATA_KEY.into(), told);
     }
-    // A feature does not hold for a field that cannot be NULL, as in `datasets`.
+    // As in `datasets`, a field with a feature is nullable.
     Arc::new(Field::clone(field).with_metadata(metadata).with_nullable(true))
 }
 
@@ -157,7 +157,7 @@ fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
     members(object)?.into_iter().find(|(key, _)| key == name).map(|(_, value)| value)
 }
 
-/// Returns the names and values of a JSON object in their order, values as they are written.
+/// Returns the names and raw values of a JSON object, in order.
 fn members(object: &str) -> Option<Vec<(String, &str)>> {
     let mut rest = object.trim_start().strip_prefix('{')?.trim_start();
     let mut found = Vec::new();
@@ -176,7 +176,7 @@ fn members(object: &str) -> Option<Vec<(String, &str)>> {
     }
 }
 
-/// Returns the JSON value that `text` begins with, and what follows it.
+/// Returns the JSON value at the start of `text`, and the rest.
 fn leading<'a, T: Deserialize<'a>>(text: &'a str) -> Option<(T, &'a str)> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<T>();
     let value = values.next()?.ok()?;

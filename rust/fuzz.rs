@@ -1,11 +1,11 @@
-//! What the fuzzers call: a function for each kind of bytes that come from elsewhere.
+//! Fuzz targets: a function for each kind of untrusted bytes.
 //!
-//! A target takes any bytes. It must end, within memory in proportion to them, and neither panic nor read what is not its
-//! own, which the sanitizer finds out; beyond that each asserts what it can: that two ways to read something agree, that what
-//! is accepted survives being written and read again.
+//! A target takes arbitrary bytes. It must terminate with memory in proportion to them, without panics or invalid
+//! accesses, which the sanitizer detects. Beyond that it asserts what it can: that two ways to read something agree,
+//! that what is accepted survives a round trip.
 //!
-//! `fuzz/fuzz_targets` has a binary for each, `scripts/fuzz.py` runs them, and `fuzz/corpus` keeps inputs that reach all
-//! that was ever reached. The tests here replay those, so they need no fuzzer.
+//! `fuzz/fuzz_targets` has a binary for each, `scripts/fuzz.py` runs them, and `fuzz/corpus` keeps inputs that cover
+//! everything reached so far. The tests here replay the corpus, so they need no fuzzer.
 
 #[cfg(test)]
 mod seeds;
@@ -16,10 +16,10 @@ use crate::plan::State;
 pub use crate::selection::fuzz::{selections, sql};
 use crate::source::Location;
 
-/// Something that takes any bytes.
+/// A function that takes arbitrary bytes.
 pub type Target = fn(&[u8]);
 
-/// All targets, by the names of their binaries and of their corpora.
+/// All targets, by the names of their binaries and corpora.
 pub const TARGETS: [(&str, Target); 9] = [
     ("footers", footers),
     ("levels", levels),
@@ -32,7 +32,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("uris", uris),
 ];
 
-/// Reads states: what is accepted is written and read again as the same.
+/// Reads states: accepted ones survive a round trip.
 pub fn states(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     if let Ok(state) = State::from_json(text) {
@@ -41,7 +41,7 @@ pub fn states(data: &[u8]) {
     }
 }
 
-/// Reads URIs: what is accepted leads to the same store when its URL is read, and credentials are not repeated.
+/// Reads URIs: the URL of an accepted one leads to the same store, and never contains credentials.
 pub fn uris(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     if let Ok(location) = Location::parse(text) {
@@ -56,7 +56,7 @@ pub fn uris(data: &[u8]) {
     }
 }
 
-/// Takes numbers from the front of an input; what is missing is 0.
+/// Takes numbers from the front of an input; missing bytes are 0.
 pub(crate) struct Numbers<'a>(pub(crate) &'a [u8]);
 
 impl Numbers<'_> {
@@ -67,7 +67,7 @@ impl Numbers<'_> {
         *first
     }
 
-    /// Takes two bytes, low one first.
+    /// Takes two bytes, little-endian.
     pub(crate) fn short(&mut self) -> u16 {
         u16::from_le_bytes([self.byte(), self.byte()])
     }

@@ -1,4 +1,4 @@
-//! The IO runtime of the process: requests run here, nothing else does.
+//! The process's IO runtime: it runs requests and nothing else.
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -13,22 +13,22 @@ use crate::config;
 use crate::error::{Error, Result};
 use crate::process::LockOfProcess;
 
-/// Threads that receive: each copies 0.6 GB a second, or little more, out of the system's buffers.
+/// Receiving threads: each copies about 0.6 GB/s out of the system's buffers.
 const MAX_IO_THREADS: usize = 8;
 
-/// Threads that may block at the same time: local reads, footers, predicates.
+/// Maximum of blocking threads: local reads, footers, predicates.
 const MAX_BLOCKING_THREADS: usize = 32;
 
-/// How long an idle blocking thread stays.
+/// How long an idle blocking thread is kept.
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(1);
 
-/// Virtual stack of a thread: expressions are evaluated on blocking threads.
+/// Virtual stack size of a thread: expressions are evaluated on blocking threads.
 const STACK_BYTES: usize = 16 << 20;
 
-/// The one runtime of this process, as long as anybody holds it.
+/// The process's one runtime, while anybody holds it.
 static CURRENT: LockOfProcess<Weak<Io>> = LockOfProcess::new();
 
-/// A runtime for requests, shared by everything in a process and ended with its last holder.
+/// A runtime for requests, shared by the whole process and shut down with its last holder.
 #[derive(Debug)]
 pub struct Io {
     runtime: ManuallyDrop<Runtime>,
@@ -36,7 +36,7 @@ pub struct Io {
 }
 
 impl Io {
-    /// Returns the process's runtime, started if nobody holds one. After a fork the child starts its own.
+    /// Returns the process's runtime, starting it if there is none. After a fork, the child starts its own.
     ///
     /// # Errors
     ///
@@ -51,18 +51,18 @@ impl Io {
         Ok(io)
     }
 
-    /// Starts a runtime for the computations of one query, which end with it.
+    /// Starts a runtime for the computations of one query, shut down with it.
     pub(crate) fn for_query() -> Result<Self> {
         Self::start("forebay-query", config::num_threads())
     }
 
-    /// Starts a runtime for what one scan of another engine waits for, which ends with it.
+    /// Starts a runtime for what one scan by another engine waits for, shut down with it.
     pub(crate) fn for_scan() -> Result<Self> {
         Self::start("forebay-scan", 1)
     }
 
     fn start(thread_name: &str, num_threads: usize) -> Result<Self> {
-        // And one that may block.
+        // One more for a blocking thread.
         check_threads(num_threads + 1).map_err(|source| Error::Thread { source })?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(num_threads)
@@ -84,7 +84,7 @@ impl Io {
         self.runtime.spawn(future)
     }
 
-    /// Drops `what` after `delay`, or with the runtime if that ends before.
+    /// Drops `what` after `delay`, or with the runtime if that ends first.
     pub fn drop_later(&self, delay: Duration, what: impl Send + 'static) {
         self.spawn(async move {
             tokio::time::sleep(delay).await;
@@ -97,7 +97,7 @@ impl Io {
         self.runtime.spawn_blocking(work)
     }
 
-    /// Runs `future` to its end, from a thread that is not the runtime's.
+    /// Runs `future` to completion, from a thread outside the runtime.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.runtime.block_on(future)
     }
@@ -116,12 +116,11 @@ impl Drop for Io {
             let runtime = unsafe { ManuallyDrop::take(&mut self.runtime) };
             runtime.shutdown_background();
         }
-        // In a forked child the threads do not exist and their locks may be held for ever: leave all as it is.
+        // In a forked child the threads do not exist and their locks may be held forever: leave everything as it is.
     }
 }
 
-/// Returns an error if the system refuses so many threads at the same time: tokio panics, or waits for ever, where it
-/// gets none.
+/// Returns an error if the system refuses that many threads: tokio would panic, or wait forever.
 fn check_threads(count: usize) -> io::Result<()> {
     let gate = Mutex::new(());
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Rows as bytes, and back, in Arrow's stream format.
+//! Rows to and from bytes, in Arrow's IPC stream format.
 
 use arrow_array::RecordBatch;
 use arrow_ipc::reader::StreamReader;
@@ -11,7 +11,7 @@ use crate::panics;
 ///
 /// # Errors
 ///
-/// Of types that the format does not have.
+/// For types that the format does not support.
 pub fn write(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Vec<u8>, ArrowError> {
     let mut writer = StreamWriter::try_new(Vec::new(), schema)?;
     batches.iter().try_for_each(|batch| writer.write(batch))?;
@@ -22,9 +22,9 @@ pub fn write(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Vec<u8>, Arr
 ///
 /// # Errors
 ///
-/// Of bytes that are not what it writes.
+/// For bytes that [`write()`] does not produce.
 pub fn read(bytes: &[u8]) -> Result<(SchemaRef, Vec<RecordBatch>), ArrowError> {
-    // The reader panics on types that no writer names.
+    // The reader panics on types that no writer produces.
     let read = panics::caught(|| {
         let reader = StreamReader::try_new(bytes, None)?;
         let schema = reader.schema();

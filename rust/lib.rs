@@ -5,8 +5,8 @@
 //! objects    snapshot    kept rows     order    batches
 //! ```
 //!
-//! Dependencies point one way, right to left. [`plan`] decides which row stands where and does no IO; the
-//! stream carries it out within a memory limit. The Python package is a thin layer over this crate.
+//! Dependencies point one way, right to left. [`plan`] decides the position of every row and does no IO; the stream
+//! carries out the plan within a memory limit. The Python package is a thin layer over this crate.
 
 mod access;
 mod answer;

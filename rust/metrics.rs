@@ -1,10 +1,10 @@
-//! Counters: what was asked of the stores, at which stage, and how far a long call has got.
+//! Counters for requests by stage, and for the progress of long calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a request is for. Stages follow each other; the requests of one run beside each other.
+/// The purpose of a request. Stages follow one another; requests within a stage run concurrently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Finding objects.
@@ -20,7 +20,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All stages, in their order.
+    /// All stages, in order.
     pub const ALL: [Self; 5] = [Self::Listing, Self::Footers, Self::Indexes, Self::Predicates, Self::Payload];
 
     /// Returns the stage's name.
@@ -35,11 +35,11 @@ impl Stage {
     }
 }
 
-/// Where requests stand in the chain of those that had to wait for each other.
+/// The position of a request in the chain of those that had to wait for one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) stage: Stage,
-    /// How many requests of the stage had to be answered before one could be made: 0 for those known from the start.
+    /// How many requests of the stage had to be answered first: 0 for those known from the start.
     pub(crate) step: u32,
 }
 
@@ -49,48 +49,48 @@ pub struct Metrics {
     stages: Mutex<[Running; Stage::ALL.len()]>,
 }
 
-/// The counts of a [`Metrics`] at one moment.
+/// A snapshot of the counts of a [`Metrics`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Requests made.
     pub requests: u64,
     /// Bytes received.
     pub bytes_fetched: u64,
-    /// Bytes of the ranges that were asked for; what was received beyond them lay in gaps.
+    /// Bytes of the requested ranges; what was received beyond them lay in gaps.
     pub bytes_wanted: u64,
-    /// What requests had to be made again for.
+    /// Failures that requests recovered from.
     pub recovered: Recovered,
-    /// Ranges that were there already.
+    /// Ranges that were available without a request.
     pub hits: u64,
-    /// Most requests that had to be made one after another.
+    /// The largest number of sequential requests.
     pub depth: u32,
-    /// Time from making a request to the beginning of its answer, over all answered requests together.
+    /// Time to first byte, summed over all answered requests.
     pub first_bytes: Duration,
-    /// Time during which at least one request was waiting or under way.
+    /// Time during which at least one request was in flight.
     pub busy: Duration,
 }
 
-/// What requests to a store went through before they were answered.
+/// Failures of requests to a store before they were answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Times that a request was made again because the store said that there are too many (429, 503).
+    /// Requests repeated because the store was throttling (429, 503).
     pub throttled: u64,
-    /// The same because the store failed (another 5xx), or answered something else than it was asked.
+    /// Requests repeated because the store failed (another 5xx), or answered something else.
     pub failed: u64,
-    /// The same because there was no connection, or it broke.
+    /// Requests repeated because there was no connection, or it broke.
     pub broken: u64,
-    /// The same because nothing came for too long.
+    /// Requests repeated because nothing was received for too long.
     pub stalled: u64,
-    /// Bodies that broke off and went on in another answer.
+    /// Response bodies that broke off and were resumed by another request.
     pub resumed: u64,
-    /// Second requests for what a first one was slow with.
+    /// Second requests made because the first was slow.
     pub hedges: u64,
-    /// Those that were answered first.
+    /// Second requests that were answered first.
     pub hedges_won: u64,
 }
 
 impl Recovered {
-    /// Returns how often requests were made again, for whatever reason.
+    /// Returns how often requests were repeated, for any reason.
     pub fn retries(&self) -> u64 {
         self.throttled + self.failed + self.broken + self.stalled
     }
@@ -113,7 +113,7 @@ impl Recovered {
     }
 }
 
-/// The counts of one stage, and whether it is at work.
+/// The counts of one stage, and whether it is running.
 #[derive(Debug, Default)]
 struct Running {
     counted: Counted,
@@ -129,7 +129,7 @@ impl Running {
 }
 
 impl Counted {
-    /// Returns both together, of stages that follow each other.
+    /// Returns the sum for stages that follow one another.
     fn and(self, then: Self) -> Self {
         Self {
             requests: self.requests + then.requests,
@@ -145,7 +145,7 @@ impl Counted {
 }
 
 impl Metrics {
-    /// Notes that a stage is at work until the result is dropped.
+    /// Marks a stage as running until the result is dropped.
     pub(crate) fn during(&self, stage: Stage) -> During<'_> {
         self.change(stage, |running| {
             running.num_under_way += 1;
@@ -154,12 +154,12 @@ impl Metrics {
         During { metrics: self, stage }
     }
 
-    /// Counts bytes that somebody asks for.
+    /// Counts requested bytes.
     pub(crate) fn want(&self, stage: Stage, num_bytes: u64) {
         self.change(stage, |running| running.counted.bytes_wanted += num_bytes);
     }
 
-    /// Counts a request that is made.
+    /// Counts a request.
     pub(crate) fn ask(&self, place: Place) {
         self.change(place.stage, |Running { counted, .. }| {
             counted.requests += 1;
@@ -167,14 +167,14 @@ impl Metrics {
         });
     }
 
-    /// Counts what a request went through.
+    /// Counts what a request recovered from.
     pub(crate) fn recover(&self, stage: Stage, recovered: Recovered) {
         if !recovered.is_plain() {
             self.change(stage, |Running { counted, .. }| counted.recovered = counted.recovered.and(recovered));
         }
     }
 
-    /// Counts ranges that need not be asked for.
+    /// Counts ranges that need no request.
     pub(crate) fn hit(&self, stage: Stage, num_ranges: u64) {
         self.change(stage, |running| running.counted.hits += num_ranges);
     }
@@ -187,7 +187,7 @@ impl Metrics {
         });
     }
 
-    /// Adds what was counted elsewhere, beside this.
+    /// Adds counts that were made elsewhere, concurrently.
     pub(crate) fn add(&self, stage: Stage, counted: Counted) {
         self.change(stage, |running| {
             let depth = running.counted.depth.max(counted.depth);
@@ -195,12 +195,12 @@ impl Metrics {
         });
     }
 
-    /// Returns the counts of all stages together now.
+    /// Returns the current counts of all stages together.
     pub fn snapshot(&self) -> Counted {
         self.lock().iter().map(Running::snapshot).fold(Counted::default(), Counted::and)
     }
 
-    /// Returns the counts of one stage now.
+    /// Returns the current counts of one stage.
     pub fn of(&self, stage: Stage) -> Counted {
         self.lock()[stage as usize].snapshot()
     }
@@ -214,7 +214,7 @@ impl Metrics {
     }
 }
 
-/// A stage at work.
+/// A running stage.
 #[derive(Debug)]
 pub(crate) struct During<'a> {
     metrics: &'a Metrics,
@@ -234,7 +234,7 @@ impl Drop for During<'_> {
     }
 }
 
-/// How far a long call has got, for whoever shows it.
+/// The progress of a long call, to be displayed.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
@@ -242,23 +242,23 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins again, with `total` steps.
+    /// Restarts, with `total` steps.
     pub(crate) fn start(&self, total: u64) {
         self.done.store(0, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
     }
 
-    /// Tells of `steps` more that there are to do.
+    /// Adds `steps` to the total.
     pub(crate) fn expect(&self, steps: u64) {
         self.total.fetch_add(steps, Ordering::Relaxed);
     }
 
-    /// Counts `steps` more as done.
+    /// Adds `steps` to those done.
     pub(crate) fn advance(&self, steps: u64) {
         self.done.fetch_add(steps, Ordering::Relaxed);
     }
 
-    /// Returns the steps done and the steps in all; 0 in all before they are known.
+    /// Returns the steps done and the total; the total is 0 until it is known.
     pub fn get(&self) -> (u64, u64) {
         (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
     }

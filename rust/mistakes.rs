@@ -1,4 +1,4 @@
-//! Mistakes, one line each: which error they are, and what the message names.
+//! User mistakes, one line each: the error they produce, and what the message names.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -223,7 +223,7 @@ fn bodies() -> Vec<Mistake> {
             "a pointer",
             |folder| of_bytes(folder, b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"),
             Error::NotParquet { .. },
-            ["x.parquet", "a pointer of Git LFS", "git lfs pull"]
+            ["x.parquet", "a Git LFS pointer", "git lfs pull"]
         ),
         mistake!(
             "half",
@@ -449,7 +449,7 @@ fn filters() -> Vec<Mistake> {
                 of_bytes(folder, parquet(vec![("a.b", column)]))?.filter("a.b > 1")
             },
             Error::UnknownColumn { .. },
-            ["no column `a.b`", "; a name with a dot stands in double quotes"]
+            ["no column `a.b`", "; write a name with a dot in double quotes"]
         ),
         mistake!(
             "a misspelt name in double quotes",
@@ -538,23 +538,23 @@ fn filters() -> Vec<Mistake> {
     ]
 }
 
-/// What other dialects of SQL have, and filters have not.
+/// Features of other SQL dialects that filters lack.
 fn dialects() -> Vec<Mistake> {
     vec![
-        filter!("text = \"x\"", Error::UnknownColumn { .. }, ["no column `x`", "; text stands in single quotes"]),
-        filter!("text <> zz", Error::UnknownColumn { .. }, ["no column `zz`", "; text stands in single quotes"]),
-        filter!("text REGEXP 'a'", Error::Sql { .. }, ["`REGEXP` and `RLIKE` are not known", "x ~ "]),
+        filter!("text = \"x\"", Error::UnknownColumn { .. }, ["no column `x`", "; write text in single quotes"]),
+        filter!("text <> zz", Error::UnknownColumn { .. }, ["no column `zz`", "; write text in single quotes"]),
+        filter!("text REGEXP 'a'", Error::Sql { .. }, ["`REGEXP` and `RLIKE` are not supported", "x ~ "]),
         filter!("big > 1 && zero > 1", Error::Sql { .. }, ["write `AND`"]),
-        filter!("big > 1 || zero > 1", Error::Sql { .. }, ["conditions are joined by `OR`"]),
+        filter!("big > 1 || zero > 1", Error::Sql { .. }, ["join conditions with `OR`"]),
         filter!("big IN $values", Error::Sql { .. }, ["`x = ANY($name)`"]),
         filter!("big IN ([1, 2])", Error::Sql { .. }, ["`x = ANY(values)`"]),
         filter!("big IN (SELECT 1)", Error::Sql { .. }, ["big IN (SELECT 1)", "without a subquery; `sql` runs"]),
         filter!("EXISTS (SELECT 1 FROM dataset)", Error::Sql { .. }, ["without a subquery; `sql` runs"]),
         filter!("big = ANY(SELECT 1)", Error::Sql { .. }, ["without a subquery; `sql` runs"]),
         filter!("big > (SELECT max(big) FROM dataset)", Error::Sql { .. }, ["without a subquery; `sql` runs"]),
-        filter!("text SIMILAR TO '('", Error::Sql { .. }, ["`SIMILAR TO` is not known", "regexp_like"]),
+        filter!("text SIMILAR TO '('", Error::Sql { .. }, ["`SIMILAR TO` is not supported", "regexp_like"]),
         filter!("text IN ['a', 'b']", Error::Sql { .. }, ["`x IN ('a', 'b')`"]),
-        filter!("WHERE text = 'a'", Error::Sql { .. }, ["a condition and nothing else, no `WHERE`"]),
+        filter!("WHERE text = 'a'", Error::Sql { .. }, ["a condition and nothing else: leave out `WHERE`"]),
         filter!("text IS None", Error::Sql { .. }, ["`x IS NULL`"]),
         filter!("len(text) > 5", Error::Sql { .. }, ["Invalid function 'len'; `length(x)` counts the characters"]),
         filter!("YEAR(text) = 2026", Error::Sql { .. }, ["Invalid function '", "; `date_part('year', x)`"]),
@@ -566,7 +566,7 @@ fn dialects() -> Vec<Mistake> {
         filter!("big ** 2 > 4", Error::Sql { .. }, ["; a power is `power(x, 2)`"]),
         filter!("!(big = 1)", Error::Sql { .. }, ["; write `NOT` for `!`"]),
         filter!("big // 2 > 4", Error::Sql { .. }, ["`floor(x / y)`"]),
-        filter!("text COLLATE nocase = 'x'", Error::Sql { .. }, ["`COLLATE` is not known", "`lower(x)`"]),
+        filter!("text COLLATE nocase = 'x'", Error::Sql { .. }, ["`COLLATE` is not supported", "`lower(x)`"]),
         filter!("hash(text) = 1", Error::Sql { .. }, ["Invalid function 'hash'; `md5(x)` is a hash as text"]),
         filter!("octet_length(X'00') > 5", Error::Sql { .. }, ["`length(encode(x, 'hex')) / 2`"]),
     ]

@@ -1,22 +1,22 @@
-//! What a user should know and nobody waits for: kept until whoever may speak asks for it.
+//! Messages that a user should see but no call returns: kept until a caller who can display them takes them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use crate::secrets::redacted;
 
-/// Notices beyond these are dropped.
+/// Maximum number of kept notices; more are dropped.
 const MOST: usize = 64;
 
-/// How often a lock is tried that is held for microseconds.
+/// How often to try a lock that is only held for microseconds.
 const TRIES: usize = 1000;
 
-/// What a user should know.
+/// A message that a user should see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Of a store that does not answer as it should.
+    /// A store does not answer as it should.
     Store(String),
-    /// Of what makes a stream slow.
+    /// Something slows a stream down.
     Performance(String),
 }
 
@@ -29,7 +29,7 @@ impl Notice {
     }
 }
 
-/// Notices, and the process that they are of.
+/// Notices, and the process that they belong to.
 type Queue = (u32, Vec<Notice>);
 
 static QUEUE: Mutex<Queue> = Mutex::new((0, Vec::new()));
@@ -48,7 +48,7 @@ pub(crate) fn push(notice: Notice) {
     HAS_ANY.store(true, Ordering::Release);
 }
 
-/// Takes the notices of this process since the last call, without secrets. Costs nothing where there are none.
+/// Takes this process's notices since the last call, without secrets. Costs nothing if there are none.
 pub fn take_notices() -> Vec<Notice> {
     if !HAS_ANY.load(Ordering::Acquire) {
         return Vec::new();
@@ -61,7 +61,7 @@ pub fn take_notices() -> Vec<Notice> {
     taken.into_iter().filter(|_| is_ours).map(Notice::redacted).collect()
 }
 
-/// Locks the queue, which is never waited for: a forked child may find it locked for ever.
+/// Locks the queue if the lock is free; never waits, since a forked child may find it locked forever.
 fn try_lock() -> Option<MutexGuard<'static, Queue>> {
     match QUEUE.try_lock() {
         Ok(queue) => Some(queue),
@@ -79,10 +79,10 @@ fn pause<T>() -> Option<T> {
 mod tests {
     use super::*;
 
-    /// One test: who takes notices takes those of all.
+    /// One test, since the queue is shared: taking notices takes those of other tests, too.
     #[test]
     fn notices_are_taken_once_and_tell_no_secrets() {
-        // Other tests may have pushed as many as there is room for.
+        // Other tests may have filled the queue.
         take_notices();
         push(Notice::Store("https://user:secret@host refuses".into()));
         let told = Notice::Store("https://…@host refuses".into());

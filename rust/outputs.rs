@@ -1,7 +1,7 @@
-//! How the stored columns that are read become the columns of a dataset.
+//! Turns the stored columns that are read into the columns of a dataset.
 //!
-//! Most are handed on as they are. A query may rename them, compute others from them as they are read, and attach
-//! values that reading cannot give, because they come from other tables or from other rows: those are kept with the
+//! Most are passed on unchanged. A query may rename them, compute others from them as they are read, and attach values
+//! that reading cannot provide because they come from other tables or rows: those are kept with the
 //! [`Answer`](crate::query::Answer), one for each kept row.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use crate::panics;
 use crate::selection::evaluate::try_out;
 use crate::selection::{floats, sql};
 
-/// Where a column of a dataset comes from.
+/// The origin of a dataset's column.
 #[derive(Debug, Clone)]
 pub(crate) enum Origin {
     /// A column of the snapshot.
@@ -31,22 +31,22 @@ pub(crate) enum Origin {
     Attached(usize),
 }
 
-/// An expression over columns of a snapshot.
+/// An expression over the columns of a snapshot.
 #[derive(Debug)]
 pub(crate) struct Computed {
     expr: Expr,
     /// The columns that it reads, ascending.
     columns: Box<[usize]>,
-    /// For batches of `input`.
+    /// Compiled for batches of `input`.
     evaluator: Arc<dyn PhysicalExpr>,
-    /// Whether it only casts a column or takes a part of it, whose floats it takes as they are.
+    /// Whether it only casts a column or takes a part of it, without changing floats.
     is_handed_on: bool,
     input: SchemaRef,
     data_type: DataType,
 }
 
 impl Computed {
-    /// Compiles `expr`, whose columns are those of `snapshot`; `text` is the query it stands in.
+    /// Compiles `expr` over the columns of `snapshot`; `text` is the query that contains it.
     pub(crate) fn try_new(expr: Expr, snapshot: &Snapshot, text: &str) -> Result<Self> {
         let unusable = |reason| Error::Sql { sql: sql::shortened(text), reason };
         let columns: BTreeSet<usize> =
@@ -63,7 +63,7 @@ impl Computed {
             .map_err(|error| unusable(sql::reason(&error)))?;
         let data_type = evaluator.data_type(&input).map_err(|error| unusable(sql::reason(&error)))?;
         let this = Self { expr, columns, evaluator, is_handed_on, input, data_type };
-        // What must fail on every row, a literal that cannot be cast, fails now.
+        // What would fail on every row, such as a literal that cannot be cast, fails now.
         try_out(&this.input, |rows| this.caught_evaluate(rows)).map_err(unusable)?;
         Ok(this)
     }
@@ -83,20 +83,20 @@ impl Computed {
         &self.data_type
     }
 
-    /// Returns whether the value may be NULL where none of the `non_null` columns of the snapshot is.
+    /// Returns whether the value may be NULL if none of the `non_null` columns of the snapshot is NULL.
     pub(crate) fn may_be_null(&self, non_null: &BTreeSet<usize>) -> bool {
         let fields = self.input.fields().iter().zip(&self.columns);
         let fields = fields.map(|(field, column)| match non_null.contains(column) {
             true => field.as_ref().clone().with_nullable(false),
             false => field.as_ref().clone(),
         });
-        // Functions of a compiled expression remember what the schema of `input` says.
+        // Functions in a compiled expression remember the schema of `input`.
         let schema = DFSchema::try_from(Schema::new(fields.collect::<Vec<_>>()));
         schema.and_then(|schema| self.expr.nullable(&schema)).unwrap_or(true)
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {
-        // Some functions want rows.
+        // Some functions fail without rows.
         if batch.num_rows() == 0 { Ok(new_empty_array(&self.data_type)) } else { self.caught_evaluate(batch) }
     }
 
@@ -116,7 +116,7 @@ impl Computed {
     }
 }
 
-/// The columns of a dataset that are not all handed on as they are read.
+/// The columns of a dataset, not all of which are passed on as they are read.
 #[derive(Debug)]
 pub(crate) struct Outputs {
     origins: Arc<[Origin]>,
@@ -126,7 +126,7 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Returns how `origins` become the columns of `schema`.
+    /// Returns how to turn `origins` into the columns of `schema`.
     pub(crate) fn new(origins: Arc<[Origin]>, schema: SchemaRef) -> Self {
         let mut read = BTreeSet::new();
         for origin in origins.iter() {
@@ -146,16 +146,16 @@ impl Outputs {
         &self.projection
     }
 
-    /// Returns whether rows bring values that are kept with the answer.
+    /// Returns whether rows need values that are kept with the answer.
     pub(crate) fn needs_attached(&self) -> bool {
         self.origins.iter().any(|origin| matches!(origin, Origin::Attached(_)))
     }
 
-    /// Turns a batch of [`Self::projection`] into one of the dataset's columns; `attached` holds the same rows' values.
+    /// Turns a batch of [`Self::projection`] into the dataset's columns; `attached` has the values for the same rows.
     ///
     /// # Errors
     ///
-    /// Why an expression fails on a value.
+    /// For an expression that fails on a value.
     pub(crate) fn finish(&self, read: &RecordBatch, attached: Option<&RecordBatch>) -> Result<RecordBatch, String> {
         let stored = |column: usize| {
             let place = self.projection.binary_search(&column).ok()?;
@@ -188,12 +188,12 @@ impl Outputs {
     }
 }
 
-/// Returns why an expression fails with the column that it is, unless that says so.
+/// Prefixes the reason for a failed expression with its column, unless it already names it.
 fn named(column: &str, reason: String) -> String {
     if reason.contains("column `") { reason } else { format!("column `{column}`: {reason}") }
 }
 
-/// Copies columns that share memory with one before them, as a column under two names does: a tensor over each may be
+/// Copies columns that share memory with an earlier one, such as a column under two names: tensors over either may be
 /// written to.
 fn set_apart(columns: &mut [ArrayRef]) -> Result<(), ArrowError> {
     let mut taken = BTreeSet::new();
@@ -209,7 +209,7 @@ fn set_apart(columns: &mut [ArrayRef]) -> Result<(), ArrowError> {
     Ok(())
 }
 
-/// Adds where the values of an array begin in memory, and those of its children.
+/// Collects the addresses of the values of an array and its children.
 fn places(data: &ArrayData, found: &mut Vec<usize>) {
     found.extend(data.buffers().iter().filter(|buffer| !buffer.is_empty()).map(|buffer| buffer.as_ptr().addr()));
     data.child_data().iter().for_each(|child| places(child, found));
@@ -246,7 +246,7 @@ mod tests {
         columns.iter().for_each(|column| places(&column.to_data(), &mut all));
         let num_places = all.len();
         assert_eq!(all.into_iter().collect::<BTreeSet<_>>().len(), num_places);
-        // What is alone stays where it is.
+        // A column that shares no memory stays where it is.
         let address = |columns: &[ArrayRef]| columns[0].as_primitive::<Int32Type>().values().as_ptr();
         assert_eq!(address(&columns), address(&before));
     }

@@ -1,4 +1,4 @@
-//! Panics of libraries on corrupt input, as errors.
+//! Turns panics of libraries on corrupt input into errors.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,10 +8,10 @@ thread_local! {
     static IS_EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work` on untrusted bytes; a panic becomes its message, and is not printed.
+/// Runs `work` on untrusted bytes; a panic is returned as its message, and is not printed.
 ///
-/// Decoders index by what a corrupt file claims. Every access is checked, so a panic there is a refusal, not a bug
-/// that should end up on a user's terminal.
+/// Decoders index by what a corrupt file claims. Every access is checked, so a panic there is a rejection, not a bug
+/// that should show up in a user's terminal.
 pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {

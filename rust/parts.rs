@@ -1,4 +1,4 @@
-//! Batches as the buffers that they are made of, and back: for processes that share memory, and so copy them once.
+//! Splits batches into their buffers and back, so that processes that share memory copy them only once.
 
 use std::iter;
 
@@ -13,14 +13,14 @@ use crate::stream::gather;
 /// A batch without its schema.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parts {
-    /// Of each array, parents first: its length, and whether it has bits of validity.
+    /// For each array, parents first: its length, and whether it has a validity bitmap.
     pub arrays: Vec<(u64, bool)>,
-    /// Those of each array, validity first.
+    /// The buffers of each array, validity first.
     pub buffers: Vec<Buffer>,
 }
 
-/// Returns the parts of a batch, which share its memory; copied, if they are a view of something larger. `None` where a type
-/// has no fixed number of buffers: views of strings, unions, runs.
+/// Returns the parts of a batch, sharing its memory; copied if they are a view of something larger. `None` if a type
+/// has no fixed number of buffers: string views, unions, run-end encoding.
 ///
 /// # Errors
 ///
@@ -44,11 +44,11 @@ pub fn take_apart(batch: &RecordBatch) -> Result<Option<Parts>, ArrowError> {
     Ok(Some(parts))
 }
 
-/// Returns the batch of `num_rows` rows that [`take_apart`] made parts of.
+/// Restores the batch of `num_rows` rows from the parts that [`take_apart`] returned.
 ///
 /// # Errors
 ///
-/// Of parts that are not those of such a batch.
+/// For parts that do not belong to such a batch.
 pub fn put_together(schema: &SchemaRef, num_rows: usize, parts: Parts) -> Result<RecordBatch, ArrowError> {
     let (mut arrays, mut buffers) = (parts.arrays.into_iter(), parts.buffers.into_iter());
     let columns = schema
@@ -72,7 +72,7 @@ impl Parts {
     }
 }
 
-/// Builds the array of the next parts.
+/// Builds the next array from the remaining parts.
 fn build(
     data_type: &DataType,
     arrays: &mut impl Iterator<Item = (u64, bool)>,
@@ -86,7 +86,7 @@ fn build(
     let mut next = || buffers.next().ok_or_else(missing);
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     let nulls = has_nulls.then(&mut next).transpose()?;
-    // The builder counts them before it looks.
+    // The builder counts the bits without checking the length.
     if nulls.as_ref().is_some_and(|bits| bits.len() < len.div_ceil(8)) {
         return Err(missing());
     }
@@ -101,7 +101,7 @@ fn build(
         .build()
 }
 
-/// Returns whether arrays of a type have the same number of buffers always, and children of known types.
+/// Returns whether arrays of a type always have the same number of buffers, and children of known types.
 fn is_regular(data_type: &DataType) -> bool {
     let is_known = !matches!(
         data_type,
@@ -122,7 +122,7 @@ fn children_of(data_type: &DataType) -> Vec<&DataType> {
     }
 }
 
-/// Returns whether an array begins where its buffers do, and ends with them.
+/// Returns whether an array spans its buffers from start to end.
 fn is_whole(data: &ArrayData) -> bool {
     let len = data.len();
     let has_nulls_of_its_own =
@@ -156,14 +156,14 @@ fn is_whole(data: &ArrayData) -> bool {
     data.offset() == 0 && has_nulls_of_its_own && has_buffers && has_items && data.child_data().iter().all(is_whole)
 }
 
-/// Bytes that a buffer may have beyond its values: it is sent rather than copied.
+/// Unused bytes that a buffer may have and still be sent without a copy.
 const SLACK: usize = 64;
 
 fn of_bits(len: usize) -> usize {
     len.div_ceil(8) + SLACK
 }
 
-/// Returns the first offset and the last.
+/// Returns the first and the last offset.
 fn ends<O: ArrowNativeType>(data: &ArrayData) -> Option<(usize, usize)> {
     let offsets: &[O] = data.buffers()[0].typed_data();
     Some((offsets.first()?.as_usize(), offsets.get(data.len())?.as_usize()))
@@ -220,7 +220,7 @@ mod tests {
             prop_assert!(num_bytes(&parts) <= batch.get_array_memory_size() + parts.buffers.len() * SLACK);
             let again = put_together(&batch.schema(), batch.num_rows(), parts.clone()).unwrap();
             prop_assert_eq!(&again, &batch);
-            // What is missing, or too much, is refused.
+            // Missing or excess parts are refused.
             for change in [
                 |parts: &mut Parts| parts.buffers.truncate(parts.buffers.len() - 1),
                 |parts: &mut Parts| parts.arrays.truncate(parts.arrays.len() - 1),

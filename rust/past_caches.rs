@@ -1,4 +1,4 @@
-//! Copies past the processor's caches.
+//! Copies that bypass the processor's caches.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -6,14 +6,14 @@ use std::mem::MaybeUninit;
 use arrow_buffer::ArrowNativeType;
 use bytes::BytesMut;
 
-/// Bytes of a line of the cache.
+/// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
 
-/// Copies to memory that is not read soon, past the processor's caches: whole lines that nobody has are not read before they
-/// are overwritten, and what is in the caches stays there.
+/// Copies to memory that is not read soon, bypassing the caches: whole lines are overwritten without being read first,
+/// and the caches keep their contents.
 #[derive(Debug)]
 pub(crate) struct PastCaches {
-    /// Others see what was written once this is dropped, in the thread that wrote it.
+    /// Writes become visible to others once this is dropped, on the thread that made them.
     _of_thread: PhantomData<*const ()>,
 }
 
@@ -23,11 +23,11 @@ impl PastCaches {
         work(&Self { _of_thread: PhantomData })
     }
 
-    /// Copies the bytes of values to a room for as many.
+    /// Copies the bytes of values to a destination of the same size.
     ///
     /// # Panics
     ///
-    /// When the room is for more, or fewer.
+    /// If the destination has another size.
     #[inline]
     pub(crate) fn copy<T: ArrowNativeType>(&self, values: &[u8], room: &mut [MaybeUninit<T>]) {
         assert_eq!(values.len(), size_of_val(room), "a room for other values");
@@ -50,15 +50,15 @@ impl Drop for PastCaches {
     }
 }
 
-/// Returns the bytes of a room for numbers.
+/// Returns the destination as bytes.
 #[expect(unsafe_code, reason = "the standard library's is not stable yet")]
 fn bytes_of<T: ArrowNativeType>(room: &mut [MaybeUninit<T>]) -> &mut [MaybeUninit<u8>] {
-    // SAFETY: as many bytes, borrowed as long, with any alignment. Numbers have no bytes that mean nothing, and any bytes are
-    // a number.
+    // SAFETY: same size and lifetime, and bytes need no alignment. Numbers have no padding, and any bytes are a valid
+    // number.
     unsafe { std::slice::from_raw_parts_mut(room.as_mut_ptr().cast(), size_of_val(room)) }
 }
 
-/// Copies bytes, whole lines of them by stores that no cache takes note of. Those must be fenced before others may look.
+/// Copies bytes, whole lines of them by non-temporal stores. Those must be fenced before other threads may read them.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "such stores take pointers")]
 fn stream(bytes: &[u8], room: &mut [MaybeUninit<u8>]) {
@@ -72,7 +72,7 @@ fn stream(bytes: &[u8], room: &mut [MaybeUninit<u8>]) {
     for (line, stored) in lines.iter_mut().zip(stored) {
         let (from, to) = (stored.as_ptr().cast::<__m128i>(), line.as_mut_ptr().cast::<__m128i>());
         for part in 0..LINE / size_of::<__m128i>() {
-            // SAFETY: both are as long as all parts, and the line is aligned as its parts must be.
+            // SAFETY: both slices cover all parts, and the line is aligned as required.
             unsafe { _mm_stream_si128(to.add(part), _mm_loadu_si128(from.add(part))) };
         }
     }
@@ -85,7 +85,7 @@ pub(crate) fn append(buffer: &mut BytesMut, bytes: &[u8]) {
     buffer.reserve(bytes.len());
     let room = &mut buffer.spare_capacity_mut()[..bytes.len()];
     PastCaches::with(|past| past.copy(bytes, room));
-    // SAFETY: as many bytes more were written.
+    // SAFETY: that many bytes were just written.
     unsafe { buffer.set_len(buffer.len() + bytes.len()) };
 }
 
@@ -96,14 +96,14 @@ mod tests {
 
     use super::*;
 
-    /// Copies numbers past the caches to a place in a larger room, and returns the room; zeros are what was there.
+    /// Copies numbers past the caches into the middle of a larger buffer of zeros, and returns it.
     fn copied<T: ArrowNativeType>(values: &[T], before: usize, after: usize) -> Vec<T> {
         let mut room = vec![T::default(); before + values.len() + after];
         let mut place: Vec<MaybeUninit<T>> = room.iter().map(|value| MaybeUninit::new(*value)).collect();
         PastCaches::with(|past| past.copy(values.to_byte_slice(), &mut place[before..before + values.len()]));
         for (value, place) in room.iter_mut().zip(place) {
             #[expect(unsafe_code, reason = "all of it was filled before")]
-            // SAFETY: each was made of a value, and what was copied there since is one, too.
+            // SAFETY: every element was initialized from a value, and the copied ones are values, too.
             unsafe {
                 *value = place.assume_init();
             }

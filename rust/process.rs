@@ -1,6 +1,6 @@
-//! Values that a forked child must leave alone.
+//! Values that a forked child must not touch.
 //!
-//! A child has its parent's memory and none of its threads: a lock that one of them held stays locked, a task that one
+//! A child has its parent's memory but none of its threads: a lock that one of them held stays locked, a task that one
 //! of them ran never ends. So the child neither uses nor drops what threads share, and makes its own.
 
 use std::marker::PhantomData;
@@ -9,19 +9,19 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A value of the process that made it; in a forked child it is as good as gone, and never dropped.
+/// A value that belongs to the process that made it; a forked child can neither get nor drop it.
 pub struct OfProcess<T> {
     process: u32,
     value: ManuallyDrop<T>,
 }
 
 impl<T> OfProcess<T> {
-    /// Keeps `value` for the present process.
+    /// Wraps `value` for the current process.
     pub fn new(value: T) -> Self {
         Self { process: std::process::id(), value: ManuallyDrop::new(value) }
     }
 
-    /// Returns the value as a forked child has it.
+    /// Returns the value as a forked child sees it.
     #[cfg(test)]
     pub(crate) fn into_other_process(mut self) -> Self {
         self.process = 0;
@@ -53,9 +53,9 @@ impl<T> Drop for OfProcess<T> {
     }
 }
 
-/// A lock that a forked child finds free, with what it held at the very first, whatever threads of the parent did with it.
+/// A lock that a forked child finds free and in its initial state, whatever the parent's threads did with it.
 pub(crate) struct LockOfProcess<T> {
-    /// That of the process that used it last, or null.
+    /// The value of the process that used it last, or null.
     held: AtomicPtr<Held<T>>,
     /// Threads may share it if they may share what it holds.
     holds: PhantomData<Box<Held<T>>>,
@@ -79,13 +79,13 @@ impl<T: Default> LockOfProcess<T> {
         this
     }
 
-    /// Locks what it holds in this process.
+    /// Locks this process's value.
     #[expect(unsafe_code, reason = "what it points to is shared by all who look at it")]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         let process = std::process::id();
         let mut held = self.held.load(Ordering::Acquire);
         loop {
-            // SAFETY: what is not null came from `Box::into_raw` below, and is freed when `self` is dropped, or never.
+            // SAFETY: if not null, it came from `Box::into_raw` below, and is freed when `self` is dropped, or never.
             if let Some(held) = unsafe { held.as_ref() }
                 && held.process == process
             {
@@ -93,7 +93,7 @@ impl<T: Default> LockOfProcess<T> {
             }
             let ours = Box::into_raw(Box::new(Held { process, value: Mutex::new(T::default()) }));
             match self.held.compare_exchange(held, ours, Ordering::AcqRel, Ordering::Acquire) {
-                // The parent's stays: a thread of its may have been at it.
+                // The parent's value is left alone: one of its threads may have been using it.
                 Ok(_) => held = ours,
                 Err(others) => {
                     // SAFETY: it came from `Box::into_raw` above, and nobody else has seen it.
@@ -147,7 +147,7 @@ mod tests {
     fn what_another_process_has_locked_is_left_to_it() {
         let counted = Arc::new(());
         let lock = LockOfProcess::holding(Some(Arc::clone(&counted)));
-        // As if it had been so from the first; what this process has made is leaked.
+        // As if another process had locked it first; this process's own value is leaked.
         let held = Box::new(Held { process: 0, value: Mutex::new(Some(Arc::clone(&counted))) });
         let held: &'static Held<_> = Box::leak(held);
         let _guard = held.value.lock();

@@ -1,4 +1,4 @@
-//! [`Dataset`]: the rows and columns wanted of a snapshot. Immutable and lazy.
+//! [`Dataset`]: the wanted rows and columns of a snapshot. Immutable and lazy.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -20,40 +20,41 @@ use crate::selection::{Filter, Kept, Limits, Payload, Selection, Sought, unknown
 use crate::source::{Ahead, Connection};
 use crate::sql::Query;
 
-/// Rows and columns of a [`Snapshot`]: what a query keeps, not yet read.
+/// Rows and columns of a [`Snapshot`] that a query keeps, not yet read.
 ///
 /// Every method returns a new dataset; clones are cheap and share the selection once it is known.
 #[derive(Debug, Clone)]
 pub struct Dataset {
     snapshot: Arc<Snapshot>,
-    /// Where its columns come from, in the order in which they are returned.
+    /// The origin of each column, in the order in which they are returned.
     origins: Arc<[Origin]>,
     /// The columns of the snapshot that are read.
     projection: Arc<[usize]>,
-    /// How they become the dataset's columns, if not as they are.
+    /// How they become the dataset's columns, if that takes more than passing them on.
     outputs: Option<Arc<Outputs>>,
     schema: SchemaRef,
-    /// The columns of the snapshot, with the features that were given for them.
+    /// The columns of the snapshot, with the features given for them.
     stored: SchemaRef,
-    /// The renamings, and the queries that chose no rows by themselves, that made the columns: what filters over these mean.
+    /// What made the columns, and so determines the meaning of filters over them: renamings, and queries that chose no
+    /// rows by themselves.
     views: Arc<[String]>,
     filters: Arc<[Filter]>,
     restriction: Arc<Restriction>,
-    /// What chooses and orders the rows instead of the filters.
+    /// The query that chooses and orders the rows, instead of the filters.
     query: Option<Arc<(Query, Self)>>,
     answer: Arc<Known>,
-    /// Whether functions that came with a query may run as rows are read.
+    /// Whether user-defined functions of a query may run as rows are read.
     brings_functions: bool,
 }
 
-/// An answer once it is known: evaluated by the process that made the dataset, or else by one forked from it, in which
-/// an evaluation that was under way never ends.
+/// An answer once it is known: evaluated by the process that made the dataset, or by one forked from it, in which an
+/// evaluation that was in progress would never finish.
 #[derive(Debug)]
 struct Known {
     ours: OfProcess<()>,
     first: OnceCell<Arc<Answer>>,
     forked: OnceCell<Arc<Answer>>,
-    /// What has been read beside it; of the process that evaluated it.
+    /// What was read along with it, by the process that evaluated it.
     ahead: OfProcess<Mutex<Option<Arc<Ahead>>>>,
 }
 
@@ -67,11 +68,11 @@ impl Default for Known {
 /// Whether one reader will read all kept rows as soon as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// Nobody knows.
+    /// Unknown.
     Later,
-    /// It will, in the order of the dataset.
+    /// Yes, in the order of the dataset.
     InOrder,
-    /// It will, in another order.
+    /// Yes, in another order.
     Shuffled,
 }
 
@@ -87,11 +88,11 @@ impl Known {
 }
 
 impl Dataset {
-    /// Opens a dataset: lists its objects and reads their footers, one suffix request each.
+    /// Opens a dataset: lists its objects and reads their footers, with one suffix request each.
     ///
     /// # Errors
     ///
-    /// Those of listing and reading, and those of objects that are not Parquet or do not fit together.
+    /// Those of listing and reading, and errors for objects that are not Parquet or do not fit together.
     pub async fn open(request: OpenRequest, progress: &Progress) -> Result<Self> {
         Ok(Self::new(Arc::new(Snapshot::open(request, progress).await?)))
     }
@@ -118,15 +119,16 @@ impl Dataset {
         }
     }
 
-    /// Makes what all filters of a process share. [`Self::filter`] does so, too; callers that may be forked meanwhile,
-    /// from another thread, see to it that this has been done before.
+    /// Initializes what all filters of a process share. [`Self::filter`] does so, too; callers whose other threads may
+    /// fork meanwhile must make sure that this has been done before.
     pub fn prepare_filters() {
         Filter::prepare();
     }
 
     /// Keeps the rows for which the SQL expression `text` is true, among those kept so far.
     ///
-    /// Parsed and type-checked now against all columns, selected or not; evaluated once, when first needed.
+    /// The expression is parsed and type-checked now, against all columns, selected or not; it is evaluated once, when
+    /// first needed.
     ///
     /// # Errors
     ///
@@ -135,7 +137,7 @@ impl Dataset {
         self.filter_with(text, BTreeMap::new())
     }
 
-    /// As [`Self::filter`], with values for each `$name` in the text.
+    /// Like [`Self::filter`], with a value for each `$name` in the text.
     ///
     /// # Errors
     ///
@@ -147,13 +149,13 @@ impl Dataset {
         Ok(self.with_filters([Filter::parse_with(text, &parameters, &self.stored, &self.snapshot)?]))
     }
 
-    /// Returns the dataset with other features of Hugging Face: those of `text`, a JSON object of them by column.
+    /// Returns the dataset with other Hugging Face features: those of `text`, a JSON object by column.
     ///
-    /// They change no value and no type. Columns that it does not name keep theirs.
+    /// Features change no value and no type. Columns that are not named keep theirs.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for text that is no JSON object.
+    /// [`Error::Setting`] for text that is not a JSON object.
     pub fn with_features(&self, text: &str) -> Result<Self> {
         let stored = if self.is_view() { Arc::clone(&self.stored) } else { features::replaced(&self.stored, text)? };
         let schema = features::replaced(&self.schema, text)?;
@@ -162,22 +164,22 @@ impl Dataset {
         Ok(Self { schema, stored, outputs, ..self.clone() })
     }
 
-    /// Returns the features of the columns as a JSON object, if a schema's metadata or somebody has told them.
+    /// Returns the columns' features as a JSON object, if they are known from a schema's metadata or were given.
     pub fn features(&self) -> Option<&str> {
         features::text_of(&self.schema)
     }
 
-    /// Returns the features that were given for columns of the snapshot.
+    /// Returns the features given for columns of the snapshot.
     pub fn given_features(&self) -> Option<&str> {
         features::text_of(&self.stored).filter(|_| self.stored != self.snapshot.schema)
     }
 
-    /// Returns whether a query chose the columns, so that those of the snapshot are not to be seen any more.
+    /// Returns whether a query chose the columns, so that those of the snapshot are hidden.
     fn is_view(&self) -> bool {
         self.query.is_some() || self.outputs.is_some()
     }
 
-    /// Keeps the rows for which a checked expression over the columns of the snapshot is true.
+    /// Keeps the rows for which a checked expression over the snapshot's columns is true.
     pub(crate) fn keep(&self, text: String, expr: datafusion::logical_expr::Expr) -> Result<Self> {
         Ok(self.with_filters([Filter::try_from_expr(text, expr, &self.snapshot)?]))
     }
@@ -189,14 +191,15 @@ impl Dataset {
         Self { filters, answer, ..self.clone() }
     }
 
-    /// Returns the dataset whose rows `query` chooses of those of `base`.
+    /// Returns the dataset of the rows that `query` chooses from those of `base`.
     pub(crate) fn with_query(&self, query: Query, base: &Self) -> Self {
         let query = Some(Arc::new((query, base.clone())));
         let (views, filters) = (Arc::new([]), Arc::new([]));
         Self { query, views, filters, restriction: Arc::default(), answer: Arc::default(), ..self.clone() }
     }
 
-    /// Notes what made the columns. Where each is the one of the snapshot that has its name there is nothing to note.
+    /// Records what made the columns. If each column is the snapshot's column of the same name, there is nothing to
+    /// record.
     pub(crate) fn with_view(self, identity: String) -> Self {
         let views: Arc<[String]> = match self.is_of_stored_names() {
             true => Arc::new([]),
@@ -205,7 +208,7 @@ impl Dataset {
         Self { views, ..self }
     }
 
-    /// Returns whether every column is the one of the snapshot that has its name.
+    /// Returns whether every column is the snapshot's column of the same name.
     fn is_of_stored_names(&self) -> bool {
         let stored = self.snapshot.schema.fields();
         let mut columns = self.origins.iter().zip(self.schema.fields());
@@ -217,12 +220,12 @@ impl Dataset {
         &self.views
     }
 
-    /// Notes that functions came with a query.
+    /// Records that a query has user-defined functions.
     pub(crate) fn with_functions(self) -> Self {
         Self { brings_functions: true, ..self }
     }
 
-    /// Returns whether functions that came with a query may run as rows are read.
+    /// Returns whether user-defined functions of a query may run as rows are read.
     pub fn brings_functions(&self) -> bool {
         self.brings_functions
     }
@@ -268,18 +271,20 @@ impl Dataset {
         Ok(self.project(&columns))
     }
 
-    /// Returns the dataset with other names for those columns that `names` has one for, by their names before. Does not
-    /// change rows, their order, or what is known of them.
+    /// Returns the dataset with columns renamed according to `names`, from old names to new ones. Does not change rows,
+    /// their order, or what is known about them.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownColumn`], and [`Error::Setting`] for a name that two columns would have, or that Arrow's C
-    /// interface cannot hand on.
+    /// [`Error::UnknownColumn`], and [`Error::Setting`] for a name that two columns would have, or that cannot pass
+    /// through Arrow's C interface.
     pub fn rename_columns(&self, names: &BTreeMap<String, String>) -> Result<Self> {
         self.select_columns(&names.keys().cloned().collect::<Vec<_>>())?;
         let refused = |reason| Err(Error::Setting { name: "column_mapping", reason });
         if let Some(name) = names.values().find(|name| name.contains('\0')) {
-            return refused(format!("{name:?} is no name of a column: Arrow's interface ends at the NUL"));
+            return refused(format!(
+                "{name:?} cannot be the name of a column: Arrow's C interface would cut it off at the NUL"
+            ));
         }
         let mut taken = HashSet::new();
         let known = features::spread(&self.schema);
@@ -311,12 +316,12 @@ impl Dataset {
         &self.projection
     }
 
-    /// Returns where the columns come from.
+    /// Returns the origins of the columns.
     pub(crate) fn origins(&self) -> &Arc<[Origin]> {
         &self.origins
     }
 
-    /// Returns how the columns that are read become the dataset's, if not as they are.
+    /// Returns how the columns that are read become the dataset's, if that takes more than passing them on.
     pub(crate) fn outputs(&self) -> Option<&Arc<Outputs>> {
         self.outputs.as_ref()
     }
@@ -331,13 +336,13 @@ impl Dataset {
         self.query.as_deref().map(|(query, _)| query)
     }
 
-    /// Returns the texts that say which rows are kept, and in which order.
+    /// Returns the texts that determine which rows are kept, and in which order.
     pub fn query_texts(&self) -> Vec<String> {
         self.filter_identities().into_iter().chain(self.restriction.texts()).collect()
     }
 
-    /// Returns the texts that tell the dataset as a table of a query from others: what it keeps of its rows may depend on
-    /// their order, and what its columns are on the queries that made them.
+    /// Returns the texts that identify the dataset as a table of a query: which rows it keeps may depend on their
+    /// order, and its columns depend on the queries that made them.
     pub(crate) fn table_texts(&self) -> Vec<String> {
         self.views.iter().cloned().chain(self.query_texts()).chain(self.restriction.order_text()).collect()
     }
@@ -347,12 +352,12 @@ impl Dataset {
         &self.restriction
     }
 
-    /// Returns the dataset restricted otherwise.
+    /// Returns the dataset with another restriction.
     pub(crate) fn with_restriction(&self, restriction: Restriction) -> Self {
         Self { restriction: Arc::new(restriction), answer: Arc::default(), ..self.clone() }
     }
 
-    /// Returns the texts of filters and queries as they were written.
+    /// Returns filters and queries as they were written.
     pub fn filter_texts(&self) -> Vec<String> {
         match self.query.as_deref() {
             None => self.filters.iter().map(|filter| filter.text().to_owned()).collect(),
@@ -360,7 +365,7 @@ impl Dataset {
         }
     }
 
-    /// Returns the texts that tell filters and queries from others.
+    /// Returns the texts that identify filters and queries.
     pub(crate) fn filter_identities(&self) -> Vec<String> {
         match self.query.as_deref() {
             None => self.filters.iter().map(Filter::identity).collect(),
@@ -376,7 +381,7 @@ impl Dataset {
     pub fn known_answer(&self) -> Option<Arc<Answer>> {
         if self.filters.is_empty() && self.query.is_none() && self.answer.get().is_none() {
             let all = self.ordered(Selection::unfiltered(&self.snapshot, self.restriction.rows()));
-            // Losing a race to another thread leaves the same answer in place.
+            // If another thread was faster, the same answer is in place.
             drop(self.answer.cell().set(Arc::new(all)));
         }
         self.answer.get().cloned()
@@ -394,13 +399,13 @@ impl Dataset {
 
     /// Returns the kept rows and their order, evaluating the query if that has not been done.
     ///
-    /// `connections` are the snapshot's [stores](Self::connect). Without `memory_limit` a row group that cannot be cut
-    /// is read unless it [takes half of the machine](config::largest_read_bytes). It begins to read the kept rows where
+    /// `connections` are the snapshot's [stores](Self::connect). Without `memory_limit`, a row group that cannot be
+    /// split is read unless it [takes half of the machine](config::largest_read_bytes). Starts to read the kept rows if
     /// `reading` says that somebody will.
     ///
     /// # Errors
     ///
-    /// Those of reading, [`Error::MemoryLimit`], [`Error::Evaluate`] where a filter fails on a value, and
+    /// Those of reading, [`Error::MemoryLimit`], [`Error::Evaluate`] if a filter fails on a value, and
     /// [`Error::ManyRows`] and [`Error::QueryMemory`] for queries.
     pub async fn answer(
         &self,
@@ -426,14 +431,14 @@ impl Dataset {
         Box::pin(self.answer.cell().get_or_try_init(evaluate)).await.cloned()
     }
 
-    /// Returns the dataset as far as it is known once its first rows are found, `num_rows` at least: its answer lacks the
-    /// kept rows behind them. `None` where there is no such part, or the answer is known by now.
+    /// Returns the part of the dataset that is known once its first rows, at least `num_rows`, are found: its answer
+    /// lacks later kept rows. `None` if there is no such part, or if the whole answer is already known.
     ///
     /// `connections` and `memory_limit` are those of [`Self::answer`].
     ///
     /// # Errors
     ///
-    /// Those of [`Self::answer`], for the rows that are looked at.
+    /// Those of [`Self::answer`], for the rows that are examined.
     pub async fn beginning(
         &self,
         num_rows: u64,
@@ -451,7 +456,7 @@ impl Dataset {
         Ok(is_partial.then_some(beginning))
     }
 
-    /// Evaluates the filters, or takes what an earlier run found.
+    /// Evaluates the filters, or takes the result of an earlier run.
     async fn evaluate(
         &self,
         enough: Option<u64>,
@@ -470,7 +475,7 @@ impl Dataset {
         Kept::get_or(kept, io, &self.snapshot, evaluate).await
     }
 
-    /// Returns what to read of the rows as soon as they are known; [`Self::claim_ahead`] finds it.
+    /// Returns the rows to read as soon as they are known; [`Self::claim_ahead`] takes what was read.
     fn payload(&self, connections: &[Connection], memory_limit: Option<u64>, reading: Reading) -> Option<Payload> {
         if reading == Reading::Later || self.projection.is_empty() || connections.iter().all(|store| store.is_local) {
             return None;
@@ -488,13 +493,13 @@ impl Dataset {
         })
     }
 
-    /// Takes what has been read beside the answer.
+    /// Takes what was read along with the answer.
     pub(crate) fn claim_ahead(&self) -> Option<Arc<Ahead>> {
-        // Only tried: a forked child may find it locked for ever.
+        // Only tried: a forked child may find it locked forever.
         self.answer.ahead.get()?.try_lock().ok()?.take()
     }
 
-    /// Says which row of the snapshot a number means.
+    /// Describes the row of the snapshot that has this number.
     pub(crate) fn describe_row(&self, number: u64) -> String {
         let mut first = 0;
         for row_group in &self.snapshot.row_groups {
@@ -512,7 +517,7 @@ impl Dataset {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] when a store's settings do not work.
+    /// [`Error::Setting`] if a store's settings do not work.
     pub fn connect(&self, metrics: &Arc<Metrics>) -> Result<Vec<Connection>> {
         let connect = |store: &crate::source::Store| store.connect().map(|made| made.with_metrics(metrics));
         self.snapshot.stores.iter().map(connect).collect()

@@ -1,7 +1,7 @@
-//! [`EpochReader`]: a dataset made ready to deliver epochs.
+//! [`EpochReader`]: a dataset that is ready to deliver epochs.
 //!
-//! Knows the selection, the spans and the resolved order; everything that epochs, ranks and resumes of
-//! one loader have in common.
+//! It holds the selection, the spans and the resolved order: everything that the epochs, ranks and resumed runs of a
+//! loader share.
 
 mod parts;
 mod salvage;
@@ -29,50 +29,50 @@ use crate::source::{Ahead, Connection};
 pub(crate) use self::parts::{Part, PartRead, TooLarge};
 pub(crate) use self::salvage::Salvage;
 
-/// The bytes of a hash that a state holds of an order.
+/// Bytes of an order's hash that a state stores.
 const DIGEST_BYTES: usize = 16;
 
-/// What is read at once takes no more, where pages allow, however much memory there is: offsets of text have 32 bits, and what
-/// it takes decoded may be more than it seems.
+/// Maximum of a single read, if pages allow, however much memory there is: text offsets have 32 bits, and the estimate
+/// of decoded bytes may be too low.
 const MOST_READ_BYTES: u64 = 1 << 30;
 
-/// The order that is asked for; [`EpochReader`] resolves what is left open.
+/// The requested order; [`EpochReader`] resolves what is left open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderSettings {
     /// The order of the dataset.
     Sequential,
-    /// The same order in every epoch, as given: the numbers of kept rows, counted in the order of the dataset, each at
-    /// most once. Those left out are not delivered.
+    /// The same given order in every epoch: numbers of kept rows, counted in dataset order, each at most once. Rows
+    /// left out are not delivered.
     ///
-    /// It belongs to the query: states name its digest.
+    /// It is part of the query: states contain its digest.
     Given(Arc<[u64]>),
-    /// A seeded shuffle, other for each epoch.
+    /// A seeded shuffle that differs in each epoch.
     Shuffled {
         /// The seed.
         seed: u64,
         /// The decoded bytes of all lanes' windows together, over all ranks.
         shuffle_bytes: u64,
-        /// The number of lanes, instead of the one derived.
+        /// The number of lanes, instead of the derived one.
         num_lanes: Option<u32>,
-        /// The rows of a lane's window, instead of those derived.
+        /// The rows of a lane's window, instead of the derived number.
         window_rows: Option<u64>,
-        /// What the kept rows weigh, where an epoch is drawn from them with replacement.
+        /// The weights of the kept rows, if epochs are drawn from them with replacement.
         ///
-        /// They belong to the query: states name their digest.
+        /// They are part of the query: states contain their digest.
         weights: Option<Arc<Weights>>,
     },
 }
 
-/// Row groups that must be held whole, because no page index says where their pages are, and take much of the memory.
+/// Row groups that must be held whole, because no page index locates their pages, and that take much of the memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unindexed {
-    /// The object of the largest.
+    /// The object with the largest one.
     pub url: String,
-    /// The largest, within its object, from 0.
+    /// The largest one's number within its object, from 0.
     pub row_group: usize,
-    /// What reading it takes.
+    /// The bytes needed to read it.
     pub needed_bytes: u64,
-    /// How many there are.
+    /// The number of such row groups.
     pub num_row_groups: u64,
 }
 
@@ -82,35 +82,36 @@ pub struct EpochReader {
     dataset: Dataset,
     selection: Arc<Selection>,
     answer: Arc<Answer>,
-    /// The number of each span's first kept row, among all kept rows, where values are kept with them.
+    /// The number of each span's first kept row, among all kept rows, if values are kept with them.
     first_kept: Box<[u64]>,
     settings: OrderSettings,
-    /// What the state says of an order that was given, or of what is drawn.
+    /// What a state records about a given order, or about weights.
     given: Option<String>,
     order: Order,
     spans: Arc<[Span]>,
     hole_units: HoleUnits,
-    /// For each fragment, where the projected columns are.
+    /// For each fragment, the layout of the projected columns.
     layouts: Vec<Arc<ColumnLayout>>,
-    /// Decoded bytes of a row of the projected columns, on average.
+    /// Average decoded bytes of a row of the projected columns.
     row_bytes: u64,
     memory_limit: u64,
     unindexed: Option<Unindexed>,
-    /// Whether it was said that rows are read again.
+    /// Whether the user has been told that rows are read repeatedly.
     is_rereading_told: AtomicBool,
-    /// The plan of the epoch asked for last; planning costs O(spans).
+    /// The plan of the epoch requested last; planning costs O(spans).
     plan: Mutex<Option<(u64, Arc<EpochPlan>)>>,
 }
 
 impl EpochReader {
     /// Cuts the kept rows into spans and resolves the order.
     ///
-    /// `memory_limit` bounds what is read at once, and so the spans of an unshuffled read, whose order does not depend on
+    /// `memory_limit` bounds a single read, and so the spans of an unshuffled pass, whose order does not depend on
     /// them.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for lanes or windows of nothing, and for an order that names a row twice or one that is not kept.
+    /// [`Error::Setting`] for zero lanes or empty windows, and for an order that names a row twice or one that is not
+    /// kept.
     pub fn try_new(dataset: &Dataset, answer: Arc<Answer>, settings: OrderSettings, memory_limit: u64) -> Result<Self> {
         let selection = Arc::clone(answer.selection());
         let settings = match (settings, answer.order()) {
@@ -187,12 +188,12 @@ impl EpochReader {
 
     fn note_unindexed(&mut self, row_group: &RowGroupRef, cost: &ReadCost) {
         let fragment = self.dataset.snapshot().fragment(*row_group);
-        // NULLs of columns that the object lacks are made, not read.
+        // NULLs for columns that the object lacks are made, not read.
         let is_small = cost.fetched == 0 || cost.total() <= self.memory_limit / config::UNINDEXED_SHARE;
         if is_small || fragment.has_offset_index(row_group.index) {
             return;
         }
-        // What cannot be read at all is an error when it is due.
+        // Parts that cannot be read cause an error when they are due.
         let rows = self.cut(row_group, 0..row_group.num_rows);
         if rows.iter().any(|rows| self.read_cost(row_group, rows).total() > self.memory_limit) {
             return;
@@ -217,7 +218,8 @@ impl EpochReader {
         self.unindexed.as_ref()
     }
 
-    /// Says once that rows are read again and again, of which `memory_limit` holds too few for one of `world_size` ranks.
+    /// Warns once that rows are read repeatedly because `memory_limit` holds too few of them for one of `world_size`
+    /// ranks.
     pub(crate) fn tell_of_rereading(&self, memory_limit: u64, world_size: u32) {
         if self.is_rereading_told.swap(true, Ordering::Relaxed) {
             return;
@@ -272,18 +274,18 @@ impl EpochReader {
         self.order
     }
 
-    /// Returns the rows of a batch for somebody who does not mind.
+    /// Returns the batch size for callers that did not choose one.
     pub fn fitting_batch_rows(&self) -> u32 {
         let bytes = config::ARROW_BATCH_BYTES.min(self.memory_limit / config::QUERY_BATCHES_IN_MEMORY);
         u32::try_from(bytes / self.row_bytes.max(1)).unwrap_or(u32::MAX).clamp(1, config::ARROW_BATCH_ROWS)
     }
 
-    /// Returns whether functions that came with a query may run as rows are read.
+    /// Returns whether user-defined functions of a query may run as rows are read.
     pub fn brings_functions(&self) -> bool {
         self.dataset.brings_functions()
     }
 
-    /// Returns the seed of the order; 0 of one that is not shuffled.
+    /// Returns the seed of the order; 0 if it is not shuffled.
     pub(crate) fn seed(&self) -> u64 {
         match self.order {
             Order::Shuffled { seed, .. } => seed,
@@ -296,7 +298,7 @@ impl EpochReader {
         self.dataset.schema()
     }
 
-    /// Returns the state of epoch `epoch` with everything below `position` delivered.
+    /// Returns the state of epoch `epoch` with everything before `position` delivered.
     pub fn state(&self, epoch: u64, position: u64) -> State {
         let order = match (self.order, &self.settings) {
             (Order::Shuffled { seed, num_lanes, window_rows }, &OrderSettings::Shuffled { shuffle_bytes, .. }) => {
@@ -320,7 +322,7 @@ impl EpochReader {
     ///
     /// # Errors
     ///
-    /// [`Error::NotAState`], and [`Error::StateMismatch`] with all that differs.
+    /// [`Error::NotAState`], and [`Error::StateMismatch`] with all differences.
     pub fn read_state(&self, json: &str) -> Result<State> {
         let state = State::from_json(json).map_err(|reason| Error::NotAState { reason })?;
         let mut differences = state.differences(&self.state(state.epoch, state.position));
@@ -334,7 +336,7 @@ impl EpochReader {
         if differences.is_empty() { Ok(state) } else { Err(Error::StateMismatch { differences }) }
     }
 
-    /// Says what is wrong with a hole that is none of this order, of an epoch of these spans.
+    /// Returns what is wrong with a hole that does not belong to this order, in an epoch with these spans.
     fn refusal(&self, hole: &Hole, spans: &[Span]) -> Option<String> {
         let &Hole { span, start, end, row_group, .. } = hole;
         let spans = spans.get(self.hole_units.spans(span)).unwrap_or_default();
@@ -347,12 +349,12 @@ impl EpochReader {
         Some(format!("holes: expected row group {expected} of span {span}, got {row_group}"))
     }
 
-    /// Returns what rows of holes are counted in.
+    /// Returns the units in which rows of holes are counted.
     pub(crate) fn hole_units(&self) -> &HoleUnits {
         &self.hole_units
     }
 
-    /// Returns the hole that rows of a piece leave which cannot be read.
+    /// Returns the hole left by rows of a piece that cannot be read.
     pub(crate) fn hole(&self, piece: PieceId, kept: &Range<u32>, cause: String) -> Hole {
         let (_, row_group) = self.row_group_of(piece);
         let object = self.fragment_of(piece).object.url.clone();
@@ -361,20 +363,21 @@ impl EpochReader {
         Hole { span, start: first + kept.start, end: first + kept.end, object, row_group, cause }
     }
 
-    /// Returns how each column leaves in batches for `target`; see [`forms`](crate::forms).
+    /// Returns the form of each column in batches for `target`; see [`forms`](crate::forms).
     ///
-    /// `requests` names columns, and fields of structs behind a dot.
+    /// `requests` names columns, and fields of structs as `struct.field`.
     ///
     /// # Errors
     ///
-    /// [`Error::NoTensor`] for the first column that has no form or not the one asked for, and [`Error::UnknownColumn`].
+    /// [`Error::NoTensor`] for the first column without a form, or without the requested one, and
+    /// [`Error::UnknownColumn`].
     pub fn forms(&self, requests: &BTreeMap<String, Request>, target: Target) -> Result<Vec<Form>> {
         self.dataset.forms(&self.answer, requests, target)
     }
 
-    /// Returns the plan of `epoch`, kept for the next call.
+    /// Returns the plan of `epoch`, cached for the next call.
     pub fn plan(&self, epoch: u64) -> Arc<EpochPlan> {
-        // Only tried, and never held while planning: a forked child may find it locked for ever.
+        // Only tried, and never held while planning: a forked child may find it locked forever.
         if let Ok(cached) = self.plan.try_lock()
             && let Some((planned, plan)) = &*cached
             && (*planned == epoch || matches!(self.settings, OrderSettings::Given(_)))
@@ -412,7 +415,7 @@ impl EpochReader {
         self.dataset.connect(metrics)
     }
 
-    /// Takes what has been read with the selection.
+    /// Takes what was read with the selection.
     pub(crate) fn claim_ahead(&self) -> Option<Arc<Ahead>> {
         self.dataset.claim_ahead()
     }
@@ -436,7 +439,7 @@ impl EpochReader {
         fragment.read_cost(layout, row_group.index, rows, self.dataset.snapshot().gap_bytes(fragment))
     }
 
-    /// Cuts rows of a row group into what is read at once.
+    /// Cuts rows of a row group into single reads.
     fn cut(&self, row_group: &RowGroupRef, rows: Range<u32>) -> Vec<Range<u32>> {
         let snapshot = self.dataset.snapshot();
         let fragment = snapshot.fragment(*row_group);
@@ -446,7 +449,7 @@ impl EpochReader {
         fragment.cut_by_cost(layout, row_group.index, rows, gap_bytes, bounds, is_shuffled)
     }
 
-    /// Returns the error for a value of the row at a position: says where the row lies.
+    /// Returns the error for a value of the row at a position, with the row's location.
     pub(crate) fn value_error(&self, plan: &EpochPlan, position: u64, column: String, reason: String) -> Error {
         let located = plan.locate(position).map(|found| {
             let (index, row_group) = self.row_group_of(found.piece);
@@ -469,7 +472,8 @@ impl EpochReader {
     }
 }
 
-/// Returns the bytes that are read at once within a memory limit, and how many rather than fetch too much twice.
+/// Returns the maximum bytes of a single read within a memory limit, and a larger maximum to avoid fetching too much
+/// twice.
 fn bounds_of_reads(memory_limit: u64) -> (u64, u64) {
     let target = (memory_limit / config::READS_IN_MEMORY).min(MOST_READ_BYTES);
     (target, memory_limit / config::LEAST_READS_IN_MEMORY)
@@ -498,14 +502,14 @@ fn add_spans(starts: &[u32], row_group: &RowGroupRef, index: usize, kept: &RowSe
     }));
 }
 
-/// Returns the hash, in hex, that tells one order from another.
+/// Returns the hash, in hex, that identifies an order.
 pub(crate) fn digest(rows: &[u64]) -> String {
     let mut hash = Sha256::new();
     rows.iter().for_each(|row| hash.update(row.to_le_bytes()));
     hash.finalize().iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Derives lanes and window where they are not given.
+/// Derives lanes and window if they are not given.
 fn resolve(settings: &OrderSettings, dataset: &Dataset, spans: &[Span]) -> Result<Order> {
     let OrderSettings::Shuffled { seed, shuffle_bytes, num_lanes, window_rows, weights } = settings else {
         return Ok(Order::Sequential);

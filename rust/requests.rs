@@ -1,4 +1,4 @@
-//! Which requests a pass over a dataset makes: exactly these.
+//! Asserts exactly which requests a pass over a dataset makes.
 
 mod cells;
 
@@ -19,7 +19,7 @@ use crate::{
 const NUM_ROWS: i64 = 2000;
 const PAGE_ROWS: usize = 100;
 
-/// Returns a table of numbers and texts of 1 KiB: two row groups, each with ten pages of 100 KiB of text.
+/// Returns a table of numbers and 1 KiB texts: two row groups, each with ten 100 KiB pages of text.
 fn parquet(has_page_index: bool) -> Vec<u8> {
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..NUM_ROWS));
     let texts: ArrayRef = Arc::new(StringArray::from_iter_values((0..NUM_ROWS).map(|id| format!("{id:01024}"))));
@@ -59,7 +59,7 @@ impl Lake {
         })
     }
 
-    /// Keeps rows and columns, and evaluates the filter.
+    /// Selects rows and columns, and evaluates the filter.
     fn select(&self, filter: &str, columns: &[&str]) -> Dataset {
         let names: Vec<String> = columns.iter().map(|&name| name.to_owned()).collect();
         let dataset = self.dataset.filter(filter).unwrap().select_columns(&names).unwrap();
@@ -69,13 +69,13 @@ impl Lake {
         dataset
     }
 
-    /// Reads a pass over `dataset` and returns the requests for it, sorted by object and offset.
+    /// Makes a pass over `dataset` and returns its requests, sorted by object and offset.
     fn payload(&self, dataset: &Dataset) -> Vec<String> {
         self.recording.take();
         self.pass(dataset)
     }
 
-    /// Reads a pass over `dataset` and returns the requests for it and for what was done before, sorted likewise.
+    /// Makes a pass over `dataset` and returns its requests and all earlier ones, sorted likewise.
     fn pass(&self, dataset: &Dataset) -> Vec<String> {
         let answer = dataset.known_answer().unwrap();
         let num_rows = answer.selection().num_rows();
@@ -89,7 +89,7 @@ impl Lake {
         requests
     }
 
-    /// Returns where pages of a column lie; all of its chunk without an index.
+    /// Returns the range of a column's pages; its whole chunk if there is no index.
     fn pages(&self, object: usize, row_group: u32, column: usize, pages: Range<usize>) -> Range<u64> {
         let fragment = &self.dataset.snapshot().fragments[object];
         let Some(index) = fragment.reader.metadata().offset_index() else {
@@ -129,7 +129,7 @@ fn sparse_rows_are_read_by_their_pages() {
     let expected = [
         lake.pages(0, 0, 1, 0..1),
         lake.pages(0, 0, 1, 9..10),
-        // Next to each other: one request.
+        // Adjacent: one request.
         lake.pages(0, 1, 1, 3..5),
     ];
     assert_eq!(lake.payload(&kept), expected.map(|range| get(&range, "a.parquet")));
@@ -190,10 +190,10 @@ fn another_engine_has_the_pages_read_that_it_needs_and_no_others() {
         requests.sort_by_key(|request| range_of(request));
         (batches.iter().map(RecordBatch::num_rows).sum::<usize>(), requests)
     };
-    // Statistics of row groups and pages leave one page of each column.
+    // Statistics of row groups and pages exclude all but one page of each column.
     let first = |column| get(&lake.pages(0, 0, column, 0..1), "a.parquet");
     assert_eq!(read("SELECT text FROM t WHERE id < 10"), (10, vec![first(0), first(1)]));
-    // Pages that are small are read together, but not those of the next row group.
+    // Small pages are read together, but not with those of the next row group.
     assert_eq!(read("SELECT id FROM t LIMIT 5"), (5, vec![get(&lake.pages(0, 0, 0, 0..10), "a.parquet")]));
     assert_eq!(read("SELECT count(*) FROM t"), (1, Vec::new()));
 }

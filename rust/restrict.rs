@@ -1,4 +1,4 @@
-//! Restricts a dataset to rows that were selected before, or to a shard, and takes its rows as a [`Subset`].
+//! Restricts a dataset to previously selected rows or to a shard, and returns its rows as a [`Subset`].
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::reader::digest;
 use crate::rows::RowSet;
 use crate::selection::{Part, Report, Selection, SetOperation, Subset};
 
-/// The rows that a dataset was restricted to, before its filters are asked.
+/// The rows that a dataset was restricted to, before its filters apply.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Restriction {
     rows: Option<Arc<Selection>>,
-    /// What says so in states.
+    /// Descriptions of the restriction, for states.
     texts: Vec<String>,
     part: Option<Part>,
-    /// The rows in the order in which they were asked for, numbered over all rows of the snapshot.
+    /// The rows in the requested order, numbered over all rows of the snapshot.
     order: Option<Arc<[u64]>>,
 }
 
-/// The beginning of a restriction on its way to another process; rows and order follow.
+/// The header of a serialized restriction; rows and order follow.
 #[derive(Serialize, Deserialize)]
 struct Header {
     texts: Vec<String>,
@@ -36,23 +36,23 @@ struct Header {
 }
 
 impl Restriction {
-    /// Returns the rows that may be kept; all without.
+    /// Returns the rows that may be kept; `None` for all.
     pub(crate) fn rows(&self) -> Option<&Selection> {
         self.rows.as_deref()
     }
 
-    /// Returns what selects the rows, as states record it.
+    /// Returns the descriptions that states record.
     pub(crate) fn texts(&self) -> impl Iterator<Item = String> {
         let part = self.part.map(|part| format!("shard {} of {}", part.index, part.num_parts));
         self.texts.iter().cloned().chain(part)
     }
 
-    /// Returns whether rows were asked for in an order of their own.
+    /// Returns whether rows were requested in an order of their own.
     pub(crate) fn has_order(&self) -> bool {
         self.order.is_some()
     }
 
-    /// Returns the order in which rows were asked for, in a word, if it is not that of the dataset.
+    /// Returns a word for the requested order, if it is not that of the dataset.
     pub(crate) fn order_text(&self) -> Option<String> {
         self.order.as_ref().map(|order| format!("order {}", digest(order)))
     }
@@ -101,10 +101,10 @@ impl Dataset {
         Subset::of(self.snapshot(), selection, Some(query), restriction.part)
     }
 
-    /// Keeps the rows that are in `subset`, too.
+    /// Keeps only rows that are also in `subset`.
     ///
-    /// Row groups of which it has none are not read by filters. The others are read as a whole: a filter that fails on a
-    /// value fails also where that is in none of its rows.
+    /// Row groups without any of its rows are skipped by filters. The others are read whole: a filter that fails on a
+    /// value fails even if none of its rows has that value.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl Dataset {
         Ok(self.with_restriction(restriction))
     }
 
-    /// Keeps the rows whose numbers, over all rows of the snapshot, are in `ranges`, which ascend and are disjoint.
+    /// Keeps the rows whose numbers, over all rows of the snapshot, are in `ranges`, which are ascending and disjoint.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl Dataset {
         let mut restriction = self.restriction().clone();
         let place = |kept: &u64| unique.partition_point(|other| other < kept);
         let number = |kept: &u64| numbers.get(place(kept)).copied();
-        // Where a query has an order, that of the dataset is another one.
+        // A query has its own order, so even dataset order is a different one.
         let has_order = self.query().is_some() || kept != unique;
         restriction.order = has_order.then(|| kept.iter().filter_map(number).collect());
         let order = (kept != unique).then(|| kept.iter().map(|kept| place(kept) as u64).collect());
@@ -161,17 +161,17 @@ impl Dataset {
         restriction.texts.push(format!("rows {}", subset.digest()));
         restriction.rows = Some(Arc::clone(&rows));
         let selected = self.with_restriction(restriction);
-        // They have passed the filters already.
+        // They have already passed the filters.
         let answer = access.answer().only(self.snapshot(), &numbers).map_err(|error| attached_error(&error))?;
         selected.adopt_answer(answer.in_order(order));
         Ok(selected)
     }
 
-    /// Keeps the row groups of one of `num_parts` parts, which are consecutive and of about as many rows.
+    /// Keeps the row groups of one of `num_parts` parts, which are consecutive and have about as many rows each.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for a part of a part, for one beyond their number, and for the rows of a query.
+    /// [`Error::Setting`] for a part of a part, for an index out of range, and for the rows of a query.
     pub fn shard(&self, index: u32, num_parts: u32) -> Result<Self> {
         let part = Part::try_new(index, num_parts)?;
         if self.query().is_some() {
@@ -190,24 +190,24 @@ impl Dataset {
         Ok(self.with_restriction(restriction))
     }
 
-    /// Returns what the dataset was restricted to, in words.
+    /// Returns descriptions of the restrictions.
     pub fn restriction_texts(&self) -> Vec<String> {
         self.restriction().texts().collect()
     }
 
-    /// Returns what the dataset was restricted to as bytes, for [`Self::restricted`] in another process; `None` for a
-    /// dataset of all rows that its filters keep.
+    /// Returns the restriction as bytes, for [`Self::restricted`] in another process; `None` for an unrestricted
+    /// dataset.
     pub fn restriction_bytes(&self) -> Option<Vec<u8>> {
         let restriction = self.restriction();
         let is_none = restriction.rows.is_none() && restriction.order.is_none();
         (!is_none).then(|| restriction.to_bytes(self.snapshot()))
     }
 
-    /// Restricts a dataset as another one of the same snapshot was.
+    /// Applies the restriction of another dataset of the same snapshot.
     ///
     /// # Errors
     ///
-    /// [`Error::NotASelection`] for bytes of anything else.
+    /// [`Error::NotASelection`] for any other bytes.
     pub fn restricted(&self, bytes: &[u8]) -> Result<Self> {
         let refuse = || Error::NotASelection { url: "pickled bytes".into(), reason: "they are damaged".into() };
         Restriction::from_bytes(self.snapshot(), bytes)
@@ -215,7 +215,7 @@ impl Dataset {
             .ok_or_else(refuse)
     }
 
-    /// Returns the answer of a selection, in the order in which its rows were asked for.
+    /// Returns the answer of a selection, with its rows in the requested order.
     pub(crate) fn ordered(&self, selection: Selection) -> Answer {
         let order = self.given_order(&selection);
         Answer::of_selection(Arc::new(selection)).in_order(order)
@@ -233,8 +233,8 @@ impl Dataset {
         })
     }
 
-    /// Returns the kept rows, by their numbers among those of `selection`, in the order in which they were asked for;
-    /// `None` where nobody asked for one.
+    /// Returns the kept rows in the requested order, as numbers among those of `selection`; `None` if no order was
+    /// requested.
     fn given_order(&self, selection: &Selection) -> Option<Arc<[u64]>> {
         let order = self.restriction().order.as_ref()?;
         let mut by_row: Vec<(u64, usize)> = order.iter().copied().zip(0..).collect();
@@ -264,7 +264,7 @@ impl Dataset {
         Selection::of_sets(self.snapshot(), sets.collect(), Report::default())
     }
 
-    /// Returns the kept rows numbered `unique`, ascending, and their numbers over all rows of the snapshot.
+    /// Returns the kept rows with the ascending numbers `unique`, and their numbers over all rows of the snapshot.
     fn find(&self, access: &RowAccess, unique: &[u64]) -> (Selection, Vec<u64>) {
         let row_groups = &self.snapshot().row_groups;
         let mut sets = vec![RowSet::None; row_groups.len()];
@@ -281,8 +281,5 @@ impl Dataset {
 }
 
 fn attached_error(error: &ArrowError) -> Error {
-    Error::Setting {
-        name: "select",
-        reason: format!("the values that a query computed cannot be taken along: {error}"),
-    }
+    Error::Setting { name: "select", reason: format!("values that a query computed cannot be kept: {error}") }
 }

@@ -1,4 +1,4 @@
-//! Rows of one row group, as small as they come.
+//! Sets of rows of one row group, in the smallest form.
 
 use std::ops::Range;
 
@@ -14,12 +14,12 @@ pub enum RowSet {
     All,
     /// Sorted, disjoint, non-adjacent runs of rows.
     Runs(Box<[Range<u32>]>),
-    /// One bit a row, where that is smaller than runs.
+    /// One bit per row, if that is smaller than runs.
     Mask(BooleanBuffer),
 }
 
 impl RowSet {
-    /// Returns the smallest form of `mask`, one bit for each row of the row group.
+    /// Returns the smallest form of `mask`, which has one bit for each row of the row group.
     pub fn from_mask(mask: BooleanBuffer) -> Self {
         let num_kept = mask.count_set_bits();
         if num_kept == 0 {
@@ -33,7 +33,7 @@ impl RowSet {
         if runs.len() <= max_runs { Self::Runs(runs.into()) } else { Self::Mask(mask) }
     }
 
-    /// Returns how many runs take less than a mask of `num_rows` bits.
+    /// Returns the largest number of runs that is smaller than a mask of `num_rows` bits.
     pub(crate) fn max_runs(num_rows: u32) -> usize {
         ((num_rows as usize).div_ceil(8) / size_of::<Range<u32>>()).max(1)
     }
@@ -68,7 +68,7 @@ impl RowSet {
         }
     }
 
-    /// Returns whether a row of `range` is kept; there may be no such rows.
+    /// Returns whether a row of `range` is kept; `range` may be empty.
     pub(crate) fn has(&self, range: Range<u32>) -> bool {
         match self {
             Self::Mask(mask) => {
@@ -96,7 +96,7 @@ impl RowSet {
         Self::Mask(bits.finish())
     }
 
-    /// Returns the rows from the first to the last of the kept ones numbered `kept` among those of `range`.
+    /// Returns the rows from the first to the last of the kept rows numbered `kept` within `range`.
     pub(crate) fn extent(&self, range: Range<u32>, kept: Range<u32>) -> Range<u32> {
         if kept.is_empty() {
             return range.start..range.start;

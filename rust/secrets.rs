@@ -1,7 +1,7 @@
-//! Keeps secrets where they belong: which options are some, and messages without them.
+//! Recognizes secrets, and keeps them out of messages.
 //!
-//! Nothing of ours writes a secret into a message. Stores and clients below us quote what they were sent, servers repeat
-//! it in their answers, and people put credentials into URLs: so every message passes through [`redacted`] on its way out.
+//! We never write a secret into a message. But lower-level stores and clients quote what they sent, servers repeat it
+//! in their answers, and people put credentials into URLs: so every message passes through [`redacted`] on its way out.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -16,7 +16,7 @@ use url::form_urlencoded;
 
 use crate::source::{AS_JSON, StoreKey, token_of_user};
 
-/// Parts of the names of options and of parameters of URLs whose values are secrets.
+/// Parts of names of options and URL parameters whose values are secret.
 const WORDS: [&str; 12] = [
     "authorization",
     "bearer",
@@ -35,17 +35,17 @@ const WORDS: [&str; 12] = [
 /// Prefixes of environment variables that stores read.
 const PREFIXES: [&str; 5] = ["AWS_", "AZURE_", "GOOGLE_", "HF_", "HUGGING_FACE_"];
 
-/// A parameter that is called a token and keeps nobody out: where a listing goes on.
+/// A parameter that is called a token but is not secret: where a listing continues.
 const CONTINUATION: &str = "continuation-token";
 
-/// What stands for what is not shown.
+/// Replaces what is hidden.
 const HIDDEN: &str = "…";
 
-/// The shortest secret that is looked for in messages: shorter ones are words of every message.
+/// The shortest secret that is searched for in messages: shorter ones could be ordinary words.
 const LEAST_LEN: usize = 8;
 
-/// Values of secret options of this process's stores, the first of a list to which only ever something is added: reading
-/// it takes no lock, which a forked child could find locked for ever.
+/// Values of secret options of this process's stores: the head of an append-only list, so that reading it takes no
+/// lock, which a forked child could find locked forever.
 static KNOWN: OnceLock<Known> = OnceLock::new();
 
 #[derive(Debug)]
@@ -54,12 +54,12 @@ struct Known {
     next: OnceLock<Box<Self>>,
 }
 
-/// Returns what is known now.
+/// Returns the secrets known now.
 fn known() -> impl Iterator<Item = &'static Known> {
     iter::successors(KNOWN.get(), |known| known.next.get().map(Box::as_ref))
 }
 
-/// Adds a secret, if it is not known.
+/// Adds a secret, unless it is known.
 fn learn(secret: String) {
     if known().any(|known| known.secret == secret) {
         return;
@@ -70,7 +70,7 @@ fn learn(secret: String) {
     }
 }
 
-/// Returns whether the value of an option is for this process alone.
+/// Returns whether the value of an option must stay within this process.
 pub(crate) fn is_secret(name: &str, value: &str) -> bool {
     let is_named = is_secret_name(name) || name.ends_with(AS_JSON) && is_secret_name(value);
     !value.trim().is_empty() && (is_named || without_credentials(value, |_| ()) != value)
@@ -78,11 +78,11 @@ pub(crate) fn is_secret(name: &str, value: &str) -> bool {
 
 fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    // Whether there is to be a signature is none.
+    // Whether requests are signed is not a secret.
     !name.ends_with("skip_signature") && WORDS.iter().any(|word| name.contains(word))
 }
 
-/// Returns whether a URL's query signs it or lets somebody in.
+/// Returns whether a URL's query has a signature or grants access.
 pub(crate) fn has_signature(query: &str) -> bool {
     let names = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, _)| name);
     names.into_iter().any(is_signature)
@@ -92,7 +92,7 @@ fn is_signature(name: &str) -> bool {
     name.eq_ignore_ascii_case("sig") || is_secret_name(name)
 }
 
-/// Has [`redacted`] hide the secrets among `options`.
+/// Makes [`redacted`] hide the secrets among `options`.
 pub(crate) fn remember(options: &BTreeMap<String, String>) {
     let mut secrets = Vec::new();
     for (name, value) in options {
@@ -104,7 +104,7 @@ pub(crate) fn remember(options: &BTreeMap<String, String>) {
     secrets.into_iter().filter(|secret| secret.trim().len() >= LEAST_LEN).for_each(learn);
 }
 
-/// Adds all of a text that is secret by its name, and of a URL what lets somebody in: where it leads may be shown.
+/// Adds a whole text if its name says it is secret, and the credentials in a URL: where it leads may be shown.
 fn add_secrets_of_text(text: &str, is_secret: bool, secrets: &mut Vec<String>) {
     if is_secret {
         secrets.push(text.to_owned());
@@ -116,7 +116,7 @@ fn add_secrets_of_text(text: &str, is_secret: bool, secrets: &mut Vec<String>) {
     secrets.extend(of_query(text));
 }
 
-/// Adds the texts in `json` that are secrets, as all are under the name of one.
+/// Adds the secret texts in `json`, including all under a secret name.
 fn add_secrets(json: &Value, is_secret: bool, secrets: &mut Vec<String>) {
     match json {
         Value::String(text) => add_secrets_of_text(text, is_secret, secrets),
@@ -128,7 +128,7 @@ fn add_secrets(json: &Value, is_secret: bool, secrets: &mut Vec<String>) {
     }
 }
 
-/// Returns what is secret in a query, raw and decoded: stores repeat it in either way, or a part of it.
+/// Returns the secrets in a query, raw and decoded: stores repeat either form, or a part of it.
 fn of_query(query: &str) -> Vec<String> {
     if !has_signature(query) {
         return Vec::new();
@@ -137,7 +137,7 @@ fn of_query(query: &str) -> Vec<String> {
     let mut secrets = vec![query.to_owned()];
     let signs = |(name, _): &(&str, &str)| is_signature(name) && !name.eq_ignore_ascii_case(CONTINUATION);
     for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')).filter(signs) {
-        // A plus is one in base64.
+        // In base64, a plus is literal.
         let pair = format!("{name}={}", value.replace('+', "%2B"));
         let decoded = form_urlencoded::parse(pair.as_bytes()).map(|(_, value)| value.into_owned());
         secrets.extend(decoded.chain([value.to_owned()]));
@@ -145,7 +145,7 @@ fn of_query(query: &str) -> Vec<String> {
     secrets
 }
 
-/// What a request held that is secret: credentials may come from a service, and the URL from a redirect.
+/// The secrets in a request: credentials may come from a service, and the URL from a redirect.
 #[derive(Clone)]
 pub(crate) struct Sent(Vec<String>);
 
@@ -160,7 +160,7 @@ impl Sent {
                 let secret = match part.split_once('=') {
                     Some(("Credential", scope)) => scope.split('/').next(),
                     Some(("Signature", signature)) => Some(signature),
-                    // The end of base64.
+                    // Base64 padding.
                     Some((_, "" | "=")) | None => Some(part),
                     Some(_) => None,
                 };
@@ -171,13 +171,13 @@ impl Sent {
         Self(secrets)
     }
 
-    /// Returns what a server answered without them.
+    /// Returns a server's answer without them.
     pub(crate) fn hidden_in(&self, said: &str) -> String {
         hidden(said, self.0.clone())
     }
 }
 
-/// Returns whether the environment of this process has what a store's option was.
+/// Returns whether the environment of this process has the same value for a store's option.
 pub(crate) fn is_in_environment(key: &StoreKey, name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     match key {
@@ -196,7 +196,7 @@ pub(crate) fn is_in_environment(key: &StoreKey, name: &str) -> bool {
 /// Returns `text` without secrets: those of stores and of the environment, user names and passwords in URLs, and queries
 /// that sign them.
 pub fn redacted(text: &str) -> String {
-    // What is not Unicode is in no message as it is.
+    // Non-Unicode values never appear verbatim in a message.
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let mut secrets: Vec<String> = known().map(|known| known.secret.clone()).collect();
@@ -213,7 +213,7 @@ fn hidden(text: &str, mut secrets: Vec<String>) -> String {
     secrets.iter().fold(text.to_owned(), |hidden, secret| hidden.replace(secret, HIDDEN))
 }
 
-/// Returns text in whose URLs there are neither credentials nor signatures. Calls `found` with each user and password.
+/// Returns text with credentials and signatures removed from its URLs. Calls `found` with each user and password.
 fn without_credentials(text: &str, mut found: impl FnMut(&str)) -> String {
     let mut parts = text.split("://");
     let mut clean = parts.next().unwrap_or_default().to_owned();
@@ -229,15 +229,15 @@ fn without_credentials(text: &str, mut found: impl FnMut(&str)) -> String {
     clean
 }
 
-/// Returns what follows `scheme://` without credentials. The scheme is the end of what was before.
+/// Returns what follows `scheme://`, without credentials. The scheme is the end of the preceding text.
 fn clean_url(scheme: &str, url: &str, found: &mut impl FnMut(&str)) -> String {
     let (place, query) = url.split_once('?').map_or((url, None), |(place, query)| (place, Some(query)));
-    // In Azure's URLs the container stands before the account.
+    // In Azure URLs, the container precedes the account.
     let is_container = ["az", "adl", "azure", "abfs", "abfss"].iter().any(|known| scheme.ends_with(known));
     let authority = place.split('/').next().unwrap_or_default();
     let has_password = authority.split_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_err());
     let has_user = authority.contains('@') && !is_container;
-    // Secrets hold slashes.
+    // Secrets may contain slashes.
     let user_end = if has_password { place.rfind('@') } else { place.find('@').filter(|_| has_user) };
     user_end.into_iter().for_each(|end| found(&place[..end]));
     let place = user_end.map_or(place.to_owned(), |end| format!("{HIDDEN}{}", &place[end..]));

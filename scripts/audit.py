@@ -1,12 +1,12 @@
-"""Checks what Forebay is made of: licences, sources and bans of all crates, as `deny.toml` says.
+"""Checks Forebay's dependencies: licences, sources and bans of all crates, by the rules of `deny.toml`.
 
-Known vulnerabilities are asked for, too, where their databases can be reached.
+Optionally checks for known vulnerabilities, if their databases can be reached.
 
     python3 scripts/audit.py               # needs no network
-    python3 scripts/audit.py --advisories  # asks `cargo deny` or `cargo audit`, and `pip-audit` of `make audit`
+    python3 scripts/audit.py --advisories  # also runs `cargo deny` or `cargo audit`, and `pip-audit`
 
-The first is a part of `make lint`. The second depends on what was published today, so it is no part of `.ci/run`. It
-ends with status 1 if something was found, and with 2 if nothing was but somebody could not be asked.
+The first is part of `make lint`. The result of the second changes as advisories are published, so it is not part of
+`.ci/run`. The exit status is 1 if something was found, and 2 if nothing was found but a database could not be reached.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
-# What is installed with the package, or beside it in tests.
+# What is installed for the package, its tests and its documentation.
 REQUIREMENTS = ROOT / "python" / "requirements"
 LOCKS = ("dev.txt", "docs.txt")
 PIP_AUDIT = ROOT / ".venv-audit" / "bin" / "pip-audit"
 NO_DATABASE = "(failed to|couldn't|could not) (fetch|load|open) (the )?advisory database"
-"""What cargo's programs say when they have nothing to compare with."""
+"""What `cargo deny` and `cargo audit` print if they cannot get the database."""
 
 
 def packages() -> list[dict[str, Any]]:
-    """Returns all crates of the lock file, but our own."""
+    """Returns all crates in the lock file except our own."""
     command = ["cargo", "metadata", "--format-version", "1", "--locked"]
     told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     found: list[dict[str, Any]] = json.loads(told.stdout)["packages"]
@@ -41,7 +41,7 @@ def packages() -> list[dict[str, Any]]:
 
 
 def is_allowed(licence: str, allowed: set[str]) -> bool:
-    """Returns whether an SPDX expression can be satisfied by licences that are allowed."""
+    """Returns whether the allowed licences satisfy an SPDX expression."""
     tokens = re.findall(r"\(|\)|[^\s()]+(?: WITH [^\s()]+)?", licence.replace("/", " OR "))
 
     def any_of() -> bool:
@@ -71,7 +71,7 @@ def is_allowed(licence: str, allowed: set[str]) -> bool:
 
 
 def problems(found: list[dict[str, Any]], rules: dict[str, Any]) -> list[str]:
-    """Returns what is wrong with crates, by the rules of `deny.toml`."""
+    """Returns the violations of the rules of `deny.toml`."""
     allowed = set(rules["licenses"]["allow"])
     banned = {ban["name"]: ban["reason"] for ban in rules["bans"]["deny"]}
     wrong = []
@@ -88,15 +88,15 @@ def problems(found: list[dict[str, Any]], rules: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Advisories:
-    """What those who know of vulnerabilities answered."""
+    """What the vulnerability checks found."""
 
     found: list[str] = field(default_factory=list)
     unasked: list[str] = field(default_factory=list)
-    """Who could not be asked, and why."""
+    """What could not be checked, and why."""
 
 
 def advisories() -> Advisories:
-    """Asks for known vulnerabilities of crates and of Python packages."""
+    """Looks for known vulnerabilities of crates and Python packages."""
     told = Advisories()
     commands = {"cargo-deny": ["cargo", "deny", "check", "advisories"], "cargo-audit": ["cargo", "audit"]}
     rust = next((command for program, command in commands.items() if shutil.which(program)), None)
@@ -112,19 +112,19 @@ def advisories() -> Advisories:
         told.unasked.append("Python packages: `pip-audit` is not installed; `make audit` does so")
         return told
     for lock in LOCKS:
-        # A package that the database does not know was not asked about, so `--strict`.
+        # `--strict`: a package that the database does not know has not been checked.
         options = ["--strict", "--no-deps", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
         note_packages(told, lock, run([program, *options, "-r", str(REQUIREMENTS / lock)]))
     return told
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Runs a command in the root of the repository, and takes what it says."""
+    """Runs a command in the root of the repository and captures its output."""
     return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
 
 
 def note_crates(told: Advisories, done: subprocess.CompletedProcess[str]) -> None:
-    """Notes what `cargo deny` or `cargo audit` said: both end with the same status for all that is wrong."""
+    """Records the result of `cargo deny` or `cargo audit`, whose exit status is the same for every kind of problem."""
     if done.returncode == 0:
         return
     said = f"{done.stdout}{done.stderr}".strip()
@@ -135,7 +135,7 @@ def note_crates(told: Advisories, done: subprocess.CompletedProcess[str]) -> Non
 
 
 def note_packages(told: Advisories, lock: str, done: subprocess.CompletedProcess[str]) -> None:
-    """Notes what `pip-audit` said of a lock file: JSON, unless somebody could not be asked."""
+    """Records the result of `pip-audit` for a lock file: JSON, unless the database could not be reached."""
     try:
         known = json.loads(done.stdout)["dependencies"]
     except ValueError:
@@ -149,9 +149,9 @@ def note_packages(told: Advisories, lock: str, done: subprocess.CompletedProcess
 
 
 def main() -> int:
-    """Checks, and says what is wrong."""
+    """Runs the checks and prints the problems."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--advisories", action="store_true", help="ask for known vulnerabilities, too")
+    parser.add_argument("--advisories", action="store_true", help="also check for known vulnerabilities")
     arguments = parser.parse_args()
     found = packages()
     wrong = problems(found, tomllib.loads((ROOT / "deny.toml").read_text()))

@@ -1,12 +1,12 @@
-"""Runs the Azure Blob Storage that the tests read from: Azurite, Microsoft's emulator, on Node.
+"""Runs the Azure Blob Storage server of the tests: Azurite, Microsoft's emulator, on Node.
 
-`tests/services/package-lock.json` pins it; it is installed beside that file. Unlike the S3 server it checks signatures.
-Its objects are gone when it stops, and it tells nobody that it ran.
+`tests/services/package-lock.json` pins the version, and it is installed beside that file. Unlike the tests' S3 server,
+it checks signatures. Its objects are deleted when it stops, and it sends no telemetry.
 
-    azurite.py install          installs it by npm
-    azurite.py start            serves until it is interrupted, and prints how to reach it
+    azurite.py install          installs it with npm
+    azurite.py start            prints how to reach it, and serves until interrupted
 
-The tests' fixture `azure` starts one for its session. Only the standard library is used.
+The fixture `azure` of the tests starts one per session. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ START_SECONDS = 60.0
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""The account that every Azurite has: its key is no secret."""
+"""The account that every Azurite has; its key is public."""
 
 
 class AzuriteError(Exception):
@@ -57,13 +57,13 @@ class Azurite:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def create_container(self, name: str, *, is_public: bool = False) -> None:
-        """Makes a container, which clients of `object_store` cannot."""
+        """Creates a container, which clients of `object_store` cannot."""
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-12-02"}
         if is_public:
             headers["x-ms-blob-public-access"] = "container"
         path = f"/{ACCOUNT}/{name}"
         signed = "".join(f"{key}:{value}\n" for key, value in sorted(headers.items()))
-        # The path of an emulator begins with the account, so it is there twice.
+        # An emulator's paths begin with the account, so it appears twice.
         text = "PUT" + "\n" * 12 + f"{signed}/{ACCOUNT}{path}\nrestype:container"
         headers["Authorization"] = f"SharedKey {ACCOUNT}:{_signature(text)}"
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
@@ -78,12 +78,12 @@ class Azurite:
 
 
 def shared_access_signature(container: str, permissions: str = "rl", expiry: str = "2099-01-01T00:00:00Z") -> str:
-    """Returns a token for one container: that of a service, as version 2022-11-02 of the REST API signs it.
+    """Returns a service SAS token for one container, signed as in version 2022-11-02 of the REST API.
 
     https://learn.microsoft.com/rest/api/storageservices/create-service-sas
     """
     version, resource = "2022-11-02", "c"
-    # Start, identifier, address, protocol; snapshot, scope of encryption, and the five headers of answers.
+    # Start, identifier, IP address, protocol; snapshot, encryption scope, and five response headers.
     fields = [permissions, "", expiry, f"/blob/{ACCOUNT}/{container}", "", "", "", version, resource, *[""] * 7]
     query = {"sv": version, "sr": resource, "sp": permissions, "se": expiry, "sig": _signature("\n".join(fields))}
     return urlencode(query)
@@ -95,13 +95,13 @@ def _signature(text: str) -> str:
 
 
 def is_installed() -> bool:
-    """Tells whether `install` has been done for the present versions."""
+    """Returns whether the locked versions are installed."""
     lock, stamp = FOLDER / "package-lock.json", MODULES / ".package-lock.copy"
     return stamp.is_file() and stamp.read_bytes() == lock.read_bytes()
 
 
 def install() -> None:
-    """Installs what the lock names.
+    """Installs the locked versions.
 
     Raises:
         AzuriteError: There is no npm, or it fails.
@@ -118,7 +118,7 @@ def install() -> None:
 
 
 def start() -> Azurite:
-    """Starts a server and returns when it answers.
+    """Starts a server and waits until it answers.
 
     Raises:
         AzuriteError: It is not installed, or it does not answer within a minute.
@@ -153,7 +153,7 @@ def start() -> Azurite:
 
 
 def main() -> int:
-    """Does what the command line asks for."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("command", choices=["install", "start"])
     try:

@@ -1,18 +1,18 @@
-"""Builds the corpus of the demo: the source files of the Rust crates that the build has fetched, as ordinary Parquet.
+"""Builds the demo's corpus: the source files of the Rust crates that the build has fetched, as ordinary Parquet.
 
-One row is a piece of one file: at most 256 tokens of it. The rows stand in the order of crate, file and piece, so that
-the same `Cargo.lock` gives the same corpus, wherever it is built.
+Each row is a piece of one file, at most 256 tokens long. Rows are ordered by crate, file and piece, so the same
+`Cargo.lock` gives the same corpus on every machine.
 
     crate     string        name and version
     path      string        path in the crate, `#` and the number of the piece
     language  string        from the file name
     size      int64         bytes of the whole file
-    licence   string        as the crate declares it, null where it names a file of its own
+    licence   string        as declared by the crate, null if the crate names a licence file instead
     text      string        the piece
-    tokens    list<int32>   one id for each word or sign of the piece, filled up with 0 to 256
+    tokens    list<int32>   one id for each word or punctuation mark, padded with 0 to 256
 
-An id is a hash of the word, so the tokeniser needs no vocabulary: different words may share an id, and white space has
-none. That is enough to show a loader at work, not to train anything of use.
+An id is a hash of the word, so the tokeniser needs no vocabulary; different words may share an id, and white space has
+none. That is enough to demonstrate a loader, not to train a useful model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 NUM_TOKENS = 256
 VOCABULARY = 4096
-# Some crates carry generated bindings of many megabytes. A few files must not become a third of the corpus.
+# Some crates contain generated bindings of many megabytes; a few files must not make up a third of the corpus.
 MAX_PIECES = 64
 ROW_GROUP_ROWS = 1000
 OBJECT_ROWS = 20 * ROW_GROUP_ROWS
@@ -60,7 +60,7 @@ LANGUAGES = {
 }
 
 WORD = re.compile(r"\w+|[^\w\s]")
-# Possessive, so that a match takes time in proportion to its length. Each piece keeps the white space that follows it.
+# Possessive, so that matching takes linear time. Each piece keeps the white space that follows it.
 PIECE = re.compile(rf"(?:\s*+(?:\w++|[^\w\s])){{1,{NUM_TOKENS}}}+\s*+")
 
 SCHEMA = pa.schema(
@@ -77,7 +77,7 @@ SCHEMA = pa.schema(
 
 
 def crates() -> list[dict[str, Any]]:
-    """Returns the crates that a build on this machine needs, as `cargo metadata` describes them."""
+    """Returns the crates needed for a build on this machine, as described by `cargo metadata`."""
     version = subprocess.run(["rustc", "-vV"], check=True, capture_output=True, text=True).stdout
     host = next(line.removeprefix("host: ") for line in version.splitlines() if line.startswith("host: "))
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host]
@@ -106,8 +106,8 @@ def rows(packages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def texts(folder: Path) -> Iterator[tuple[str, str, int]]:
-    """Yields path, content and bytes of each file of a crate that is text."""
-    # What cargo adds to a crate differs from machine to machine; it begins with a dot.
+    """Yields path, content and size in bytes of each text file of a crate."""
+    # Files that cargo itself adds differ between machines; their names begin with `.cargo`.
     files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".cargo")]
     for path in sorted(files, key=lambda path: path.relative_to(folder).as_posix()):
         body = path.read_bytes()
@@ -120,7 +120,7 @@ def texts(folder: Path) -> Iterator[tuple[str, str, int]]:
 
 
 def tokens(piece: str, ids: dict[str, int]) -> list[int]:
-    """Turns a piece into ids from 1 on, followed by zeros. `ids` keeps the hashes that are known already."""
+    """Turns a piece into ids from 1 on, padded with zeros. `ids` caches the hashes."""
     found = []
     for word in WORD.findall(piece):
         token = ids.get(word)
@@ -131,7 +131,7 @@ def tokens(piece: str, ids: dict[str, int]) -> list[int]:
 
 
 def write(folder: Path, found: Iterator[dict[str, Any]]) -> tuple[int, int]:
-    """Writes rows as Parquet objects and returns the numbers of rows and objects."""
+    """Writes rows as Parquet objects and returns the number of rows and of objects."""
     num_rows = 0
     num_objects = 0
     writer: pq.ParquetWriter | None = None
@@ -163,13 +163,13 @@ def write(folder: Path, found: Iterator[dict[str, Any]]) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Writes the corpus into the folder that the command line names."""
+    """Writes the corpus into the folder named on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="where to; what is there is replaced")
+    parser.add_argument("folder", type=Path, help="where to write; its content is replaced")
     folder: Path = parser.parse_args().folder
     started = time.monotonic()
     packages = crates()
-    # Under a name of its own until it is whole.
+    # Under another name until it is complete.
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Checks that the links between the pages of this repository lead somewhere: to a file, and to a heading in it."""
+"""Checks that every link between pages of this repository leads to an existing file and heading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
 
 def pages() -> list[Path]:
-    """Returns the Markdown files that git knows or would add."""
+    """Returns the Markdown files that are in git or not ignored by it."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
         check=True,
@@ -35,7 +35,7 @@ def anchors(text: str) -> set[str]:
 
 
 def broken_links(page: Path) -> list[str]:
-    """Returns what is wrong with the links of a page."""
+    """Returns a message for each broken link of a page."""
     problems = []
     for target in LINK.findall(FENCE.sub("", page.read_text())):
         if re.match(r"[a-z]+:", target):

@@ -1,14 +1,13 @@
-"""Builds the fuzz targets, runs them, and keeps what they find.
+"""Builds the fuzz targets, runs them, and keeps the inputs they find.
 
     python3 scripts/fuzz.py run --seconds 60            # every target for a minute
     python3 scripts/fuzz.py run pages sql --seconds 600
-    python3 scripts/fuzz.py merge                       # put into fuzz/corpus what reaches something new
-    python3 scripts/fuzz.py asan                        # the unit tests with AddressSanitizer
-    python3 scripts/fuzz.py reproduce pages INPUT       # run one input, and say where it fails
+    python3 scripts/fuzz.py merge                       # reduce what was found to a small corpus in fuzz/corpus
+    python3 scripts/fuzz.py asan                        # run the unit tests with AddressSanitizer
+    python3 scripts/fuzz.py reproduce pages INPUT       # run one input and show where it fails
 
-The compiler is the one of every other build, and the dependencies are its; only our crates are instrumented
-(`sanitized_rustc.sh`). What is found on the way is in `target/fuzz`; an input that fails is in `fuzz/artifacts`, and
-its path is printed.
+Compiler and dependencies are those of every other build; only our own crates are instrumented (`sanitized_rustc.sh`).
+New inputs are written to `target/fuzz`. Failing inputs are written to `fuzz/artifacts`, and their paths are printed.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ ROOT = Path(__file__).resolve().parent.parent
 CORPUS = ROOT / "fuzz" / "corpus"
 ARTIFACTS = ROOT / "fuzz" / "artifacts"
 TARGET_DIR = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-# What is found, apart from what is kept.
+# Inputs found while fuzzing; `merge` moves the useful ones to CORPUS.
 FOUND = TARGET_DIR / "fuzz"
 
 CARGO = ["cargo", "--locked"]
 MAX_INPUT_BYTES = {"objects": 16384, "pages": 4096, "sql": 1024, "uris": 512}
-# Of a target's committed corpus.
+# Limits of a target's committed corpus.
 MAX_CORPUS_BYTES = 100_000
 MAX_CORPUS_INPUTS = 300
-# Hostile input takes memory in proportion to itself; SQL may ask for much, as `repeat` does.
+# Hostile input may take memory in proportion to its size; SQL may take much more, for example with `repeat`.
 MAX_MEMORY_MB = 2048
-# Tests of what holds foreign bytes and raw memory.
+# Tests of code that handles untrusted bytes and raw memory.
 ASAN_TESTS = ["alloc::", "decode::", "dataset::", "selection::", "stream::", "forms::", "fuzz::", "plan::"]
 ASAN_TESTS += ["source::uri", "source::cached", "past_caches::", "process::", "io::", "parts::"]
 
@@ -45,9 +44,9 @@ def targets() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment that has cargo instrument our crates."""
+    """Returns the environment in which cargo instruments our crates."""
     wrapper = str(ROOT / "scripts" / "sanitized_rustc.sh")
-    # What lives as long as the process is no leak, and Rust code has few others.
+    # Memory that lives as long as the process would be reported as leaks; Rust code has few real ones.
     return {**os.environ, "RUSTC_WORKSPACE_WRAPPER": wrapper, "ASAN_OPTIONS": "detect_leaks=0"}
 
 
@@ -64,7 +63,7 @@ def libfuzzer(target: str, *arguments: str | Path) -> int:
 
 
 def run(target: str, seconds: int) -> bool:
-    """Runs a target for some seconds, and returns whether nothing failed."""
+    """Runs a target for some seconds and returns whether nothing failed."""
     found, artifacts = FOUND / target, ARTIFACTS / target
     for folder in (found, artifacts, CORPUS / target):
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +90,7 @@ def run(target: str, seconds: int) -> bool:
 
 
 def merge(target: str) -> bool:
-    """Puts into a target's corpus the smallest inputs that together reach all that was reached, as far as they fit."""
+    """Reduces a target's corpus to the smallest inputs with the same coverage, within the limits of size and number."""
     (merged := FOUND / f"{target}-merged").mkdir(parents=True, exist_ok=True)
     for old in merged.iterdir():
         old.unlink()
@@ -101,7 +100,7 @@ def merge(target: str) -> bool:
         old.unlink()
     left = MAX_CORPUS_BYTES
     inputs = sorted(merged.iterdir(), key=lambda path: (path.stat().st_size, path.name))
-    # Of too many, some of every size.
+    # If there are too many, keep some of every size.
     for new in inputs[:: -(-len(inputs) // MAX_CORPUS_INPUTS) or 1]:
         left -= new.stat().st_size
         if left < 0:
@@ -112,20 +111,20 @@ def merge(target: str) -> bool:
 
 
 def asan(filters: list[str]) -> bool:
-    """Runs unit tests of the core, and those of the extension's allocator, with AddressSanitizer."""
+    """Runs the unit tests of the core and of the extension's allocator with AddressSanitizer."""
     command = ["test", "--release", "--workspace", "--lib", "--test", "alloc", "--", *(filters or ASAN_TESTS)]
     return subprocess.run([*CARGO, *command], check=False, cwd=ROOT, env=environment()).returncode == 0
 
 
 def main() -> int:
-    """Does what the command line says."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("run", "merge"):
         command = commands.add_parser(name)
         command.add_argument("targets", nargs="*", choices=[*targets(), []], metavar="TARGET", help="default: all")
-        command.add_argument("--seconds", type=int, default=60, help="for each target")
-    commands.add_parser("asan").add_argument("filters", nargs="*", help="of the tests' names")
+        command.add_argument("--seconds", type=int, default=60, help="seconds for each target")
+    commands.add_parser("asan").add_argument("filters", nargs="*", help="parts of test names")
     reproduce = commands.add_parser("reproduce")
     reproduce.add_argument("target", choices=targets())
     reproduce.add_argument("input", type=Path)

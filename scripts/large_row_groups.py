@@ -1,12 +1,13 @@
-"""Writes objects of one large row group each: seeded, incompressible, in bounded memory.
+"""Writes Parquet objects with one large row group each: seeded, incompressible, in bounded memory.
 
     tokens  rows of 1024 random int32, a binary value of 0 to 8 KiB and an id
-    images  an id and a few huge binary values, a 32nd of the row group each, one in a page
-    wide    56 columns of every width, whose pages do not line up
+    images  an id and a huge binary value, a 32nd of the row group, one per page
+    wide    56 columns of different widths, whose page boundaries do not align
 
     python scripts/large_row_groups.py FOLDER [--kinds tokens images wide] [--mib 2048] [--without-index]
 
-Rows are first appended to an Arrow file, which is then mapped and written column by column; nothing holds them all.
+Rows are first appended to an Arrow file, which is then memory-mapped and written column by column, so that they are
+never all in memory.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 SEED = 20_261_121
 STEP_BYTES = 16 * MIB
-"""Bytes made at a time."""
+"""Bytes generated at a time."""
 
 NUM_PAGES = 2048
-"""Pages in a row group: so a smaller one streams within as small a part of it. Of 1 MiB for 2 GiB, as pyarrow's are."""
+"""Pages in a row group of any size, so that small ones behave like large ones. For 2 GiB: 1 MiB pages, as pyarrow's."""
 
 NUM_TOKENS = 1024
 MAX_BLOB_BYTES = 8 << 10
 NUM_IMAGES = 32
 WIDTHS = (1, 7, 64, 700)
-"""Words of the list columns of `wide`, most of its bytes in few columns."""
+"""Items per list in the list columns of `wide`; most of its bytes are in few columns."""
 
 
 def tokens(num_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yields rows of tokens and binary, about 8 KiB each."""
+    """Yields rows of tokens and a binary value, about 8 KiB each."""
     row_bytes = NUM_TOKENS * 4 + MAX_BLOB_BYTES // 2
     for first, num_rows, random in _steps(num_bytes // row_bytes, STEP_BYTES // row_bytes):
         yield pa.record_batch(
@@ -59,7 +60,7 @@ def images(num_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def wide(num_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yields rows of 56 columns, about 4.7 KiB each, some of them NULL."""
+    """Yields rows of 56 columns, about 4.7 KiB each, with some NULLs."""
     row_bytes = sum(WIDTHS) * 4 + 48 * 36
     for first, num_rows, random in _steps(num_bytes // row_bytes, STEP_BYTES // row_bytes):
         columns: dict[str, pa.Array] = {"id": _ids(first, num_rows)}
@@ -82,7 +83,7 @@ KINDS: dict[str, Callable[[int], Iterator[pa.RecordBatch]]] = {"tokens": tokens,
 
 
 def write(path: Path, kind: str, num_bytes: int, *, with_index: bool = True) -> int:
-    """Writes one row group of about `num_bytes` of `kind` to `path` and returns its rows."""
+    """Writes one row group of about `num_bytes` of `kind` to `path` and returns its number of rows."""
     scratch = path.with_name(f".{path.name}.arrow")
     batches = KINDS[kind](num_bytes)
     first = next(batches)
@@ -101,7 +102,7 @@ def write(path: Path, kind: str, num_bytes: int, *, with_index: bool = True) -> 
             write_statistics=["id"],
             write_page_index=with_index,
             data_page_size=num_bytes // NUM_PAGES,
-            # The writer looks at the size of a page once in so many values.
+            # The writer checks the page size once per this many values.
             write_batch_size=1 if kind == "images" else 64,
         )
         num_rows = len(table)
@@ -111,7 +112,7 @@ def write(path: Path, kind: str, num_bytes: int, *, with_index: bool = True) -> 
 
 
 def _steps(num_rows: int, step_rows: int) -> Iterator[tuple[int, int, np.random.Generator]]:
-    """Yields first row, rows and random numbers of each step."""
+    """Yields the first row, the number of rows and a random generator for each step."""
     for first in range(0, num_rows, step_rows):
         yield first, min(step_rows, num_rows - first), np.random.default_rng((SEED, first))
 
@@ -133,7 +134,7 @@ def _binary(random: np.random.Generator, lengths: np.ndarray) -> pa.Array:
 
 
 def main() -> None:
-    """Writes the objects asked for on the command line."""
+    """Writes the objects named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where to write")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="all by default")

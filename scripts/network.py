@@ -1,15 +1,15 @@
-"""Runs a command in a network of its own, whose loopback interface is as far, as narrow and as lossy as one says.
+"""Runs a command in its own network namespace, whose loopback interface has a given latency, bandwidth and loss.
 
-What is measured on one machine has no network: an answer takes no time, and nothing is lost. Here all that the command
-and its children send to 127.0.0.1 is late, queues for a link, and may be lost, so TCP does what it does elsewhere: it
-starts slowly, repeats, and fills the link with several connections sooner than with one.
+Measurements on one machine involve no real network: answers take no time, and nothing is lost. Here everything that the
+command and its children send to 127.0.0.1 is delayed, queues for a link and may be lost. So TCP behaves as on a real
+network: it starts slowly, retransmits, and fills the link sooner with several connections than with one.
 
     network.py run --round-trip 30 --rate 1000 --loss 0.1 -- make bench BENCH_FLAGS="--only scan"
 
-The namespace has nothing but its loopback interface, so the outside cannot be reached. Where the kernel has netem,
-netem does it. Where it has not, packets to 127.0.0.1 are sent through a TUN device, and this program holds them: some
-30,000 a second, so `--mtu` is larger than that of a real network. Needs root, `ip`, `tc` and `unshare`. Only the
-standard library is used.
+The namespace has only its loopback interface, so nothing outside can be reached. If the kernel has netem, netem does
+the work. Otherwise packets to 127.0.0.1 go through a TUN device and this program delays them. It handles some 30,000 a
+second, so the default `--mtu` is larger than that of a real network. Needs root, `ip`, `tc`, `unshare` and only the
+standard library.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ DEVICE = "far0"
 TABLE = "100"
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 QUEUE_SECONDS = 0.1
-"""What waits for the link for longer is dropped, as by a router."""
+"""Packets that would wait longer for the link are dropped, as by a router."""
 NUM_PROBES = 5
 
 
 class NetworkError(Exception):
-    """There is no such network here."""
+    """The network cannot be set up."""
 
 
 @dataclass(kw_only=True)
 class Link:
-    """One direction of a link: what is sent comes out later, in its order, or not at all."""
+    """One direction of a link: packets come out later, in order, or not at all."""
 
     delay_seconds: float
     bytes_per_second: float
@@ -55,7 +55,7 @@ class Link:
     _under_way: deque[tuple[float, bytes]] = field(default_factory=deque)
 
     def send(self, packet: bytes, now: float) -> None:
-        """Takes a packet."""
+        """Queues a packet, or drops it."""
         self._free = max(self._free, now)
         if self._free - now > QUEUE_SECONDS or self.generator.random() < self.loss:
             return
@@ -75,7 +75,7 @@ class Link:
 
 
 def hold(device: int, links: tuple[Link, Link]) -> None:
-    """Passes packets on through the links, for ever."""
+    """Passes packets through the links, for ever."""
     while True:
         now = time.monotonic()
         for link in links:
@@ -94,27 +94,27 @@ def hold(device: int, links: tuple[Link, Link]) -> None:
 
 
 def is_back(packet: bytes) -> int:
-    """Returns which of the two directions of its connection a packet of IPv4 goes: both ends have one address."""
+    """Returns the direction of an IPv4 packet, by its ports, because both ends have the same address."""
     header_bytes = (packet[0] & 15) * 4
     ports = struct.unpack_from("!HH", packet, header_bytes) if len(packet) >= header_bytes + 4 else (0, 0)
     return int(ports[0] < ports[1])
 
 
 def open_device() -> int:
-    """Makes the TUN device."""
+    """Creates the TUN device."""
     device = os.open(TUN, os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI))
     return device
 
 
 def lead_through(mtu: int) -> None:
-    """Has packets to 127.0.0.1 leave by the device, and lets them come back by it."""
+    """Routes packets to 127.0.0.1 out through the device, and accepts them from it."""
     settings = Path("/proc/sys/net/ipv4/conf")
     for place in ("all", DEVICE):
         for name, value in (("rp_filter", "0"), ("accept_local", "1"), ("route_localnet", "1")):
             (settings / place / name).write_text(value)
     call("ip", "link", "set", DEVICE, "mtu", str(mtu), "txqueuelen", "10000", "up")
-    # What this machine sends has no other interface it came from; what comes back has, and is delivered.
+    # Packets sent by this machine match `iif lo` and go to the device; those coming back from it do not: delivered.
     call("ip", "route", "add", "127.0.0.1/32", "dev", DEVICE, "src", "127.0.0.1", "table", TABLE)
     call("ip", "rule", "add", "pref", "10", "iif", "lo", "to", "127.0.0.1", "lookup", TABLE)
     call("ip", "rule", "add", "pref", "20", "lookup", "local")
@@ -129,7 +129,7 @@ def call(*command: str) -> None:
 
 
 def has_netem(arguments: argparse.Namespace) -> bool:
-    """Has netem hold what passes the loopback interface, if there is netem."""
+    """Applies netem to the loopback interface; returns whether the kernel has it."""
     options = ["delay", f"{arguments.round_trip / 2}ms", "rate", f"{arguments.rate}mbit", "limit", "100000"]
     options += ["loss", f"{arguments.loss}%"] if arguments.loss else []
     done = subprocess.run(
@@ -139,7 +139,7 @@ def has_netem(arguments: argparse.Namespace) -> bool:
 
 
 def start_holding(arguments: argparse.Namespace) -> int:
-    """Starts the process that holds packets; returns its number."""
+    """Starts the process that delays packets; returns its id."""
     device = open_device()
     lead_through(arguments.mtu)
     process = os.fork()
@@ -166,7 +166,7 @@ def start_holding(arguments: argparse.Namespace) -> int:
 
 
 def seconds_to_connect() -> float:
-    """Returns how long a connection takes, at best of a few."""
+    """Returns how long it takes to connect, the best of a few attempts."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = []
         for _ in range(NUM_PROBES):
@@ -178,7 +178,7 @@ def seconds_to_connect() -> float:
 
 
 def run_inside(arguments: argparse.Namespace) -> int:
-    """Makes the network in the namespace that this process is in, and runs the command in it."""
+    """Sets up the network in the namespace of this process, and runs the command in it."""
     call("ip", "link", "set", "lo", "up")
     means, holder = "netem", 0
     if not has_netem(arguments):
@@ -196,7 +196,7 @@ def run_inside(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs this program in a namespace of its own."""
+    """Runs this program again in its own namespace."""
     if os.geteuid() != 0:
         raise NetworkError("a network of one's own takes root: run it by `sudo`")
     missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
@@ -206,17 +206,17 @@ def run(arguments: list[str]) -> int:
 
 
 def main() -> int:
-    """Does what the command line asks for."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="what", required=True)
     for name in ("run", "inside"):
-        # The second is how the first calls itself.
+        # `run` calls this program again with `inside`.
         command = commands.add_parser(name)
-        command.add_argument("--round-trip", type=float, default=30.0, help="milliseconds there and back")
-        command.add_argument("--rate", type=float, default=1000.0, help="megabits a second, each way")
+        command.add_argument("--round-trip", type=float, default=30.0, help="round-trip time in milliseconds")
+        command.add_argument("--rate", type=float, default=1000.0, help="megabits per second, each way")
         command.add_argument("--loss", type=float, default=0.0, help="percent of packets, each way")
-        command.add_argument("--mtu", type=int, default=9000, help="bytes of a packet, without netem")
-        command.add_argument("--seed", type=int, default=0, help="of what is lost, without netem")
+        command.add_argument("--mtu", type=int, default=9000, help="largest packet in bytes, without netem")
+        command.add_argument("--seed", type=int, default=0, help="seed of the packet loss, without netem")
         command.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     if arguments.command[:1] == ["--"]:

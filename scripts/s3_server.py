@@ -1,16 +1,16 @@
-"""Runs the S3 server that the tests read from.
+"""Runs the S3 server of the tests.
 
-The server is LocalStack with nothing but its S3 service, in a virtual environment of its own (`.venv-s3`), on a free
-port of the loopback interface. It passes the reads, listings and preconditions that Forebay relies on, but it accepts
-any credentials: tests of refused credentials need another server. Its objects are gone when it stops.
+The server is LocalStack with only its S3 service, in its own virtual environment (`.venv-s3`), on a free port of the
+loopback interface. It supports the reads, listings and preconditions that Forebay relies on, but accepts any
+credentials: tests of refused credentials need another server. Its objects are deleted when it stops.
 
-    s3_server.py install            makes the environment
-    s3_server.py run -- COMMAND     runs a command with the server beside it
+    s3_server.py install            creates the environment
+    s3_server.py run -- COMMAND     runs a command while the server runs
     s3_server.py start              starts a server in the background and prints how to reach it
-    s3_server.py stop               stops that one
+    s3_server.py stop               stops the server in the background
 
-Programs find the server by the variable FOREBAY_TEST_S3_ENDPOINT. Only the standard library is used, so that it runs
-before anything is installed.
+Programs find the server through the environment variable FOREBAY_TEST_S3_ENDPOINT. Needs only the standard library, so
+that it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STATE = STATE_DIR / "server.json"
 REQUIREMENTS = ROOT / "python" / "requirements" / "s3-server.txt"
 
 ENDPOINT_VARIABLE = "FOREBAY_TEST_S3_ENDPOINT"
-# The one Python that this LocalStack starts on.
+# The only Python version that this LocalStack starts on.
 PYTHON_VERSION = "3.13"
 NUM_START_ATTEMPTS = 3
 START_SECONDS = 60.0
@@ -66,13 +66,13 @@ class Server:
 
 
 def is_installed() -> bool:
-    """Tells whether `install` has been done for the present requirements."""
+    """Returns whether the current requirements are installed."""
     stamp = VENV / ".requirements.txt"
     return stamp.is_file() and stamp.read_bytes() == REQUIREMENTS.read_bytes()
 
 
 def install(uv: str) -> None:
-    """Makes the server's virtual environment.
+    """Creates the server's virtual environment.
 
     Raises:
         ServerError: There is no suitable Python, or a package cannot be installed.
@@ -90,7 +90,7 @@ def install(uv: str) -> None:
 
 
 def start() -> Server:
-    """Starts a server and returns when it answers.
+    """Starts a server and waits until it answers.
 
     Raises:
         ServerError: It is not installed, or it does not answer within a minute.
@@ -129,7 +129,7 @@ def _spawn(port: int) -> Server:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # A group of its own: Ctrl-C is for the tests, which still need the server while they end.
+            # A separate process group: Ctrl-C must reach only the tests, which need the server until they end.
             start_new_session=True,
         )
     return Server(process, f"http://127.0.0.1:{port}", log, data_dir)
@@ -149,7 +149,7 @@ def _is_ready(server: Server) -> bool:
 
 
 def free_port() -> int:
-    """Returns a port of the loopback interface that nobody listens on."""
+    """Returns a free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -157,11 +157,11 @@ def free_port() -> int:
 
 
 def _find_python() -> str:
-    """Returns a Python of the server's version: from PATH, else one that pyenv has installed."""
+    """Returns a Python of the server's version, from PATH or else from pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     candidates = [f"python{PYTHON_VERSION}", *sorted(map(str, pyenv.glob(f"versions/{PYTHON_VERSION}.*/bin/python")))]
     for candidate in candidates:
-        # A shim of pyenv may be on PATH and still refuse to run, so each candidate is asked for its version.
+        # A pyenv shim on PATH may refuse to run, so each candidate has to print its version.
         program = shutil.which(candidate)
         if program is None:
             continue
@@ -172,7 +172,7 @@ def _find_python() -> str:
 
 
 def terminate(pid: int) -> None:
-    """Ends the process group of a server: politely, then not."""
+    """Ends a server's process group, by SIGTERM and then by SIGKILL."""
     for sig in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(pid, sig)
@@ -180,7 +180,7 @@ def terminate(pid: int) -> None:
             return
         deadline = time.monotonic() + STOP_SECONDS
         while time.monotonic() < deadline:
-            # Where it is a child of ours it counts as running until somebody has asked for its status.
+            # A child process counts as running until its status has been collected.
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
             try:
@@ -191,7 +191,7 @@ def terminate(pid: int) -> None:
 
 
 def _run(command: list[str]) -> int:
-    """Runs a command with a server, and without one, loudly, where none can be had outside CI."""
+    """Runs a command with a server. Outside CI, if no server starts, warns and runs it without one."""
     try:
         server = start()
     except ServerError as error:
@@ -239,12 +239,12 @@ def _stop_in_background() -> None:
 
 
 def main() -> int:
-    """Does what the command line asks for."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    installing = commands.add_parser("install", help="make the server's environment")
+    installing = commands.add_parser("install", help="create the server's environment")
     installing.add_argument("--uv", default="uv", help="the uv to install with")
-    running = commands.add_parser("run", help="run a command with the server beside it")
+    running = commands.add_parser("run", help="run a command while the server runs")
     running.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     commands.add_parser("start", help="start a server in the background")
     commands.add_parser("stop", help="stop the server in the background")

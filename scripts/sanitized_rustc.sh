@@ -1,9 +1,9 @@
 #!/bin/sh
 # Compiles the crates of this workspace for the fuzzers and the sanitizer; `scripts/fuzz.py` sets it as cargo's
-# RUSTC_WORKSPACE_WRAPPER. Only our crates get it, so the dependencies are those of every other build.
+# RUSTC_WORKSPACE_WRAPPER. It applies only to our own crates, so the dependencies are those of every other build.
 #
-# The flags are unstable, which RUSTC_BOOTSTRAP lets the stable compiler take. It is set here and not for cargo, because
-# build scripts of dependencies look at it.
+# The flags are unstable; RUSTC_BOOTSTRAP makes the stable compiler accept them. It is set here and not for cargo,
+# because build scripts of dependencies check it.
 case " $* " in
 *" --crate-name "*)
     RUSTC_BOOTSTRAP=1 exec "$@" \

@@ -1,7 +1,7 @@
-"""Readers of plain Parquet, and of Lance, as a user writes them by hand: unshuffled, all columns of the case.
+"""Readers of plain Parquet and Lance as a user would write them by hand: unshuffled, all columns of the case.
 
-Each is set as its documentation says for whole scans. Where there are several ways, each has a name, and the best
-counts.
+Each is configured as its documentation recommends for whole scans. If there are several ways, each has a name and the
+best counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SEED = 7
 SCAN_ROWS = 16_384
-"""Rows that engines hand over at once where a smaller batch costs them."""
+"""Rows per batch for engines that small batches slow down."""
 
 
 def forebay_shuffled(task: Task) -> Any:
@@ -46,7 +46,7 @@ def _forebay(task: Task, *, is_shuffled: bool) -> Any:
 
 
 def pyarrow_batches(task: Task) -> Iterator[Batch]:
-    """A scan with pyarrow's own threads and read-ahead, whose scanner cuts the batches."""
+    """A scan with pyarrow's own threads and read-ahead; the scanner cuts the batches."""
     import pyarrow.dataset as ds
 
     for batch in ds.dataset(task.folder).to_batches(columns=task.columns, batch_size=task.batch_size):
@@ -54,7 +54,7 @@ def pyarrow_batches(task: Task) -> Iterator[Batch]:
 
 
 def pyarrow_scan(task: Task) -> Iterator[Batch]:
-    """The same with its default batches, cut here."""
+    """The same with default batches, which are cut here."""
     import pyarrow.dataset as ds
 
     for batch in ds.dataset(task.folder).to_batches(columns=task.columns):
@@ -62,7 +62,7 @@ def pyarrow_scan(task: Task) -> Iterator[Batch]:
 
 
 def pyarrow_threads(task: Task) -> Iterator[Batch]:
-    """Row groups read one by one on threads of ours, a few ahead."""
+    """Row groups read one by one on our own threads, a few ahead."""
     import pyarrow.parquet as pq
 
     def read(path: str, row_group: int) -> pa.Table:
@@ -80,7 +80,7 @@ def pyarrow_threads(task: Task) -> Iterator[Batch]:
 
 
 def polars_batches(task: Task) -> Iterator[Batch]:
-    """Polars' streaming engine, batch by batch as it makes them."""
+    """Polars' streaming engine, with the batches that it makes."""
     import polars as pl
 
     frame = pl.scan_parquet(task.paths).select(task.columns)
@@ -114,7 +114,7 @@ def duckdb_arrow(task: Task) -> Iterator[Batch]:
 
 
 def duckdb_rows(task: Task) -> Iterator[Batch]:
-    """DuckDB's rows as Python objects: for strings alone."""
+    """DuckDB's rows as Python objects: only for strings."""
     import torch
 
     connection, query = _duckdb(task)
@@ -133,7 +133,7 @@ def _duckdb(task: Task) -> tuple[Any, str]:
 
 
 def datafusion_scan(task: Task) -> Iterator[Batch]:
-    """DataFusion, a partition for each core."""
+    """DataFusion with one partition per core."""
     from datafusion import SessionConfig, SessionContext
 
     settings = {"datafusion.execution.parquet.schema_force_view_types": "false"}
@@ -144,7 +144,7 @@ def datafusion_scan(task: Task) -> Iterator[Batch]:
 
 
 def datasets_arrow(task: Task) -> Iterator[Batch]:
-    """`datasets`, streaming, as Arrow: without its rows, and so unshuffled."""
+    """`datasets`, streaming Arrow tables instead of rows, and so unshuffled."""
     for table in datasets_streaming(task).with_format("arrow").iter(batch_size=task.batch_size):
         yield from forms.cut(table.combine_chunks(), task.case)
 
@@ -166,7 +166,7 @@ def lance_batches(task: Task) -> Iterator[Batch]:
 
 
 def lance_dataset(task: Task) -> Any:
-    """Lance's dataset for torch, in its order, with tensors made as everywhere here."""
+    """Lance's dataset for torch, in order; tensors are made as for the other readers."""
     from lance.torch.data import LanceDataset
 
     def to_tensors(batch: pa.RecordBatch, **_: Any) -> Batch:

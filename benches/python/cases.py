@@ -1,4 +1,4 @@
-"""What the readers of the throughput benchmarks have to deliver: data set, columns, batches and their form."""
+"""The cases of the throughput benchmarks: data set, columns, batch size and form of the batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Form = Literal["tensor", "strings", "bytes", "masked"]
-"""How a batch is handed over.
+"""The form of a batch.
 
 `tensor`   {column: torch tensor `(n, width)`}
 `strings`  {"text": list of `str`, "score": torch tensor `(n,)`}
@@ -43,18 +43,18 @@ class Case:
     form: Form
     batch_size: int
     width: int
-    """Items of a row of a tensor; 1 elsewhere."""
+    """Items per row of a tensor; 1 for other forms."""
     row_bytes: int
-    """Bytes of a row in memory, about."""
+    """Approximate bytes of a row in memory."""
     repeats: int
-    """Times that the objects are delivered in a pass, which takes us some seconds: filling windows is a tenth of it."""
+    """How often a pass reads the objects. A pass takes Forebay some seconds, a tenth of it to fill shuffle windows."""
     rivals: tuple[str, ...]
     by_hand_bar: float
-    """How many times as fast as the best reader by hand Forebay has to be."""
+    """Required speed of Forebay relative to the best reader written by hand."""
     by_hand: tuple[str, ...] = BY_HAND
     """The readers that count for `by_hand_bar`."""
     loader_bar: float | None = None
-    """How many times as fast as `datasets` through DataLoader."""
+    """Required speed relative to `datasets` through DataLoader."""
 
 
 ALL_RIVALS = (*BY_HAND, *LOADERS, *CONVERTED)
@@ -80,19 +80,19 @@ CASES = {
 
 @dataclass(frozen=True)
 class Task:
-    """What one process reads."""
+    """The data that one process reads."""
 
     case: Case
     folder: Path
     """The objects of a whole pass."""
     source: Path
-    """The objects once: what is converted, and the stem of the names of the conversions."""
+    """The objects once: the input of conversions, whose names begin with its name."""
     num_cores: int
     num_workers: int = 0
 
     @property
     def batch_size(self) -> int:
-        """Rows of a batch."""
+        """Rows per batch."""
         return self.case.batch_size
 
     @property

@@ -1,6 +1,6 @@
-"""Compares what readers of plain Parquet deliver of tiny data: `python check.py FOLDER [CASE...]`, one JSON line each.
+"""Checks what readers of plain Parquet deliver from tiny data: `python check.py FOLDER [CASE...]`, one JSON line each.
 
-All in one process and in seconds, where `run.py --quick` takes minutes; nothing is timed and nothing converted.
+Runs in one process and in seconds, while `run.py --quick` takes minutes; nothing is timed or converted.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ CHECKED = ("forebay, shuffled", "forebay", *BY_HAND)
 
 
 def failures(folder: Path, case: Case) -> Iterator[tuple[str, str]]:
-    """Yields each reader and variant, and how it fails: nothing if it does not."""
+    """Yields each reader and variant with its error, empty if it succeeds."""
     tiny = data.make(case.data_set, folder, "tiny")
     wanted = expected.expected(tiny, case)
-    # Smaller batches, of which the last is short, and objects do not end with one.
+    # Smaller batches, so that the last is short and batches cross objects.
     small = replace(case, batch_size=300)
     for name in CHECKED:
         for variant in readers.FAMILIES[name].variants_for(case):
@@ -39,7 +39,7 @@ def failures(folder: Path, case: Case) -> Iterator[tuple[str, str]]:
 
 
 def main(folder: Path, names: list[str]) -> None:
-    """Prints what was found and fails where something was."""
+    """Prints the results, and fails if there is an error."""
     has_failed = False
     for name in names or CASES:
         for reader, failure in failures(folder, CASES[name]):
@@ -50,7 +50,7 @@ def main(folder: Path, names: list[str]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="where the tiny data is made")
+    parser.add_argument("folder", type=Path, help="where to write the tiny data")
     parser.add_argument("cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}; by default all")
     arguments = parser.parse_args()
     if unknown := set(arguments.cases) - CASES.keys():

@@ -1,4 +1,4 @@
-"""What comes of a comparison of readers: the ratios of ours to theirs, the table and the bars of a case."""
+"""Evaluates a comparison of readers: the ratios of ours to theirs, and the table and bars of a case."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE_CORE = "forebay, shuffled, one core"
 UNSHUFFLED = "forebay"
 UNSHUFFLED_BAR = 0.8
 CORES_BAR = 0.9
-"""Of the number of cores: what they have to bring over one core."""
+"""Required speedup over one core, as a share of the number of cores."""
 
 HEADER = [
     "reader",
@@ -41,18 +41,18 @@ HEADER = [
 
 
 def full_name(reader: str, variant: Variant) -> str:
-    """Returns the name of a way to use a reader."""
+    """Returns the full name of a variant of a reader."""
     return f"{reader}, {variant.name}" if variant.name else reader
 
 
 def ratios(ours: Seen, other: Seen, name: str) -> list[float]:
-    """Returns ours over the other's in each round that both have."""
+    """Returns our value over the other's for each round that both have."""
     pairs = zip(ours.found, other.found, strict=False)
     return [getattr(a, name) / getattr(b, name) for a, b in pairs if getattr(b, name)]
 
 
 def lead(ours: Seen, other: Seen) -> list[float]:
-    """Returns the ratios, round by round, of the rate that is worse for us: after the first batch, or of the pass."""
+    """Returns the ratios by round, for the rate that is worse for us: after the first batch, or of the whole pass."""
     after = ratios(ours, other, "rows_per_second")
     if not other.found[0].is_whole:
         return after
@@ -61,7 +61,7 @@ def lead(ours: Seen, other: Seen) -> list[float]:
 
 
 def table(case: Case, seen: dict[str, Seen]) -> Table:
-    """Returns a line for each reader."""
+    """Returns one row per reader."""
     rows = []
     for reader, one in seen.items():
         rates = [measured.rows_per_second for measured in one.found]
@@ -86,7 +86,7 @@ def table(case: Case, seen: dict[str, Seen]) -> Table:
 
 
 def _steadiness(one: Seen) -> float:
-    """Returns the rate of the second half of the rows over that of all: 1 where a reader is steady."""
+    """Returns the rate of the second half of the rows over that of all rows: 1 if a reader is steady."""
     return statistics.median(found.rows_per_second_late / found.rows_per_second_of_all for found in one.found)
 
 
@@ -97,7 +97,7 @@ def _cost(one: Seen) -> str:
 
 
 def bars(run: Run, case: Case, seen: dict[str, Seen]) -> list[Part]:
-    """Returns what Forebay has to reach beside the hardest of each kind of rival, and beside itself."""
+    """Returns the bars: Forebay against the fastest rival of each kind, and against itself."""
     ours = seen[OURS]
     made: list[Part] = []
 
@@ -111,7 +111,7 @@ def bars(run: Run, case: Case, seen: dict[str, Seen]) -> list[Part]:
     if case.loader_bar is not None:
         against(["datasets, shuffled"], "`datasets`, shuffled, through DataLoader", case.loader_bar)
     against(CONVERTED, "the best of converted copies", 1)
-    # Of the pass: after its first batch a shuffle has much of the work behind it, and one core had more time for that.
+    # Whole passes: by its first batch a shuffle has done much of its work, and one core had more time for that.
     whole = "rows_per_second_of_all"
     if UNSHUFFLED in seen:
         made.append(Bar.of(f"{case.title}: our own unshuffled", ratios(ours, seen[UNSHUFFLED], whole), UNSHUFFLED_BAR))

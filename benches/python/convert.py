@@ -1,7 +1,7 @@
-"""Writes the formats that other loaders need, timed: `python convert.py KIND FOLDER CASE` in a process of its own.
+"""Writes and times the formats that other loaders need: `python convert.py KIND FOLDER CASE` in a separate process.
 
-`lance`, `mds` (MosaicML), `wds` (tar files), `litdata`, `deeplake`; `litdata-index` are links to the Parquet objects
-with the index that litdata wants beside them. What is complete is not written again.
+Kinds are `lance`, `mds` (MosaicML), `wds` (tar files), `litdata` and `deeplake`; `litdata-index` makes links to the
+Parquet objects and the index that litdata needs. Complete conversions are not written again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from cases import Case
 
 CHUNK_BYTES = 64 << 20
-"""Size of tar files and of litdata's chunks: what their documentation uses."""
+"""Size of tar files and litdata chunks, as in their documentation."""
 READ_ROWS = 1024
 
 
 def place(kind: str, folder: Path) -> Path:
-    """Returns where the rows of a folder lie in a format."""
+    """Returns the path of a folder's rows in a format."""
     return folder.with_name(f"{folder.name}.{kind}")
 
 
@@ -41,7 +41,7 @@ def rows(folder: Path, case: Case) -> Iterator[Any]:
 
 
 def values_of(batch: Any, case: Case) -> dict[str, Any]:
-    """Returns the values of each column: one array of lists, a list of Python objects of everything else."""
+    """Returns the values of each column: one array for lists, a list of Python objects for everything else."""
     if case.form == "tensor":
         flat = {name: batch.column(name).flatten().to_numpy(zero_copy_only=True) for name in case.columns}
         return {name: values.reshape(-1, case.width) for name, values in flat.items()}
@@ -49,7 +49,7 @@ def values_of(batch: Any, case: Case) -> dict[str, Any]:
 
 
 def samples(folder: Path, case: Case) -> Iterator[dict[str, Any]]:
-    """Yields the rows one by one: arrays of lists, Python objects of everything else."""
+    """Yields the rows one by one: arrays for lists, Python objects for everything else."""
     for batch in rows(folder, case):
         columns = values_of(batch, case)
         for values in zip(*columns.values(), strict=True):
@@ -78,7 +78,7 @@ def mds(folder: Path, target: Path, case: Case) -> None:
 
 
 def wds(folder: Path, target: Path, case: Case) -> None:
-    """Writes tar files, each column of a sample a member."""
+    """Writes tar files with one member per column of a sample."""
     import numpy as np
     from webdataset import ShardWriter
 
@@ -93,7 +93,7 @@ def wds(folder: Path, target: Path, case: Case) -> None:
 
 
 def litdata(folder: Path, target: Path, case: Case) -> None:
-    """Writes chunks; tokens as litdata stores those, without bounds between samples."""
+    """Writes chunks; tokens as litdata stores them, without boundaries between samples."""
     from litdata import TokensLoader, optimize
 
     tokens = case.columns == ("tokens",)
@@ -101,7 +101,7 @@ def litdata(folder: Path, target: Path, case: Case) -> None:
         fn=_LitData(case),
         inputs=[str(path) for path in sorted(folder.glob("*.parquet"))],
         output_dir=str(target),
-        # A chunk of tokens is of whole rows.
+        # A chunk of tokens holds whole rows.
         chunk_size=CHUNK_BYTES // 4 // case.width * case.width if tokens else None,
         chunk_bytes=None if tokens else CHUNK_BYTES,
         item_loader=TokensLoader(block_size=case.width) if tokens else None,
@@ -111,7 +111,7 @@ def litdata(folder: Path, target: Path, case: Case) -> None:
 
 
 class _LitData:
-    """Reads the samples of an object: pickled, as litdata writes in processes of its own."""
+    """Reads the samples of an object. A class, because litdata pickles it for its own processes."""
 
     def __init__(self, case: Case) -> None:
         self._name = case.name
@@ -132,7 +132,7 @@ class _LitData:
 
 
 def litdata_index(folder: Path, target: Path, case: Case) -> None:
-    """Writes the index of the objects, beside links to them."""
+    """Writes litdata's index beside links to the objects."""
     from litdata import index_parquet_dataset
 
     del case
@@ -166,11 +166,11 @@ WRITERS: dict[str, tuple[str, Callable[[Path, Path, Case], None]]] = {
     "litdata-index": ("litdata", litdata_index),
     "deeplake": ("deeplake", deeplake),
 }
-"""Formats: the module whose import is not timed, and what writes."""
+"""Formats: the module whose import is not timed, and the function that writes."""
 
 
 def main(kind: str, folder: Path, case: Case) -> None:
-    """Writes a format unless it is there, and prints how long that took and how large it is."""
+    """Writes a format unless it exists, and prints the time taken and its size."""
     target = place(kind, folder)
     mark = target.with_name(f"{target.name}.json")
     if not mark.exists():
@@ -181,7 +181,7 @@ def main(kind: str, folder: Path, case: Case) -> None:
         started = time.perf_counter()
         write(folder, target, case)
         seconds = time.perf_counter() - started
-        # Links to the objects are no conversion.
+        # Links to the objects are not a conversion.
         files = [path for path in target.rglob("*") if path.is_file() and path.suffix != ".parquet"]
         num_bytes = sum(path.stat().st_size for path in files)
         mark.write_text(json.dumps({"seconds": seconds, "bytes": num_bytes}))

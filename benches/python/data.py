@@ -1,4 +1,4 @@
-"""Writes the data sets of the benchmarks, the same on every machine: seeded, with pyarrow, never committed.
+"""Writes the data sets of the benchmarks with pyarrow: seeded, the same on every machine, never committed.
 
     tokens          131,072 rows of list<int32>[2048], 50,000 ids with the frequencies of words (Zipf), zstd,
                     row groups of 1000 rows, 8 objects, as pyarrow writes by default: without a page index
@@ -6,16 +6,16 @@
     tokens-plain    the same rows, neither compressed nor with a dictionary, with a page index
     embeddings      360,448 rows of fixed_size_list<float32>[768], snappy, row groups of 8192 rows, 8 objects
     text            880,000 rows of text (about 1.2 kB), a language, a score and an id, zstd, row groups of 5000 rows
-    tabular         1,800,000 rows of 100 numbers of which some are NULL, snappy, row groups of 100,000 rows
-    labels          1,000,000 rows sorted by label, for checks of the shuffle
+    tabular         1,800,000 rows of 100 numbers, some of them NULL, snappy, row groups of 100,000 rows
+    labels          1,000,000 rows sorted by label, to check the shuffle
 
-Each is a gigabyte or more in memory, but for the labels. Two smaller sizes of each have other folders: `quick` has a
-sixteenth of the rows, `tiny` some hundreds, on which readers are checked against each other.
+Each takes a gigabyte or more in memory, except for the labels. Two smaller sizes of each are in separate folders:
+`quick` has a sixteenth of the rows; `tiny` has some hundreds, on which readers are checked against each other.
 
-`large_row_group` writes one row group of 2 GiB, of a kind of scripts/large_row_groups.py.
-`repeated` makes a longer data set of one of these by hard links, which costs no room on disk or in the page cache.
+`large_row_group` writes one row group of 2 GiB, of a kind defined in scripts/large_row_groups.py.
+`repeated` makes a longer data set by hard links, which take no space on disk or in the page cache.
 
-A data set that is complete is not written again. Run as a program, it writes all of them.
+Complete data sets are not written again. Run as a program, this writes all of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 SEED = 20_260_701
 VERSION = 2
-"""Part of the mark of a complete data set: change it with anything that changes the bytes."""
+"""Part of the mark of a complete data set. Change it with anything that changes the bytes."""
 
 QUICK_SHARE = 16
 TINY_OBJECTS = 2
@@ -50,28 +50,28 @@ class DataSet:
     """How to write one data set."""
 
     tables: str
-    """The function of `tables` that makes its content."""
+    """The function in `tables` that generates its content."""
     num_rows: int
     num_objects: int
     tiny_rows: int
     """Rows of the tiny size: two objects of two row groups."""
     row_group_size: int
     settings: dict[str, Any]
-    """Further settings of the writer."""
+    """More settings for the writer."""
 
 
 def default_folder() -> Path:
-    """Returns the folder of the data: `FOREBAY_BENCH_DATA`, else `target/bench-data`."""
+    """Returns the folder of the data: `FOREBAY_BENCH_DATA`, or `target/bench-data`."""
     return Path(os.environ.get("FOREBAY_BENCH_DATA", ROOT / "target" / "bench-data"))
 
 
 def make(name: str, folder: Path, size: Size = "full") -> Path:
-    """Writes the data set `name` below `folder` unless it is there, and returns its own folder."""
+    """Writes the data set `name` below `folder` unless it exists, and returns the data set's folder."""
     target = folder / (name if size == "full" else f"{name}-{size}")
     mark = target / f"_complete-{VERSION}"
     if mark.exists():
         return target
-    # Not at the top: numpy and pyarrow take a while, and most programs find what they need written.
+    # Imported late: numpy and pyarrow are slow to import, and most programs find their data already written.
     import pyarrow.parquet as pq
     import tables
 
@@ -95,7 +95,7 @@ def make(name: str, folder: Path, size: Size = "full") -> Path:
 
 
 def repeated(name: str, folder: Path, times: int, size: Size = "full") -> Path:
-    """Returns a folder that holds the objects of the data set `name` so many times over."""
+    """Returns a folder that holds the objects of the data set `name` several times."""
     source = make(name, folder, size)
     target = folder / f"{source.name}-x{times}"
     target.mkdir(exist_ok=True)
@@ -109,7 +109,7 @@ def repeated(name: str, folder: Path, times: int, size: Size = "full") -> Path:
 
 
 def into_page_cache(folder: Path) -> None:
-    """Reads all files of a folder, so that whoever reads them next finds them in memory."""
+    """Reads all files of a folder, so that they are in the page cache."""
     room = bytearray(1 << 20)
     for path in folder.rglob("*"):
         if path.is_file():
@@ -119,7 +119,7 @@ def into_page_cache(folder: Path) -> None:
 
 
 def large_row_group(kind: str, folder: Path) -> Path:
-    """Writes an object of one row group of 2 GiB with a page index below `folder` unless it is there."""
+    """Writes an object with one row group of 2 GiB and a page index below `folder` unless it exists."""
     sys.path.insert(0, str(ROOT / "scripts"))
     import large_row_groups
 
@@ -151,8 +151,8 @@ def main() -> None:
     """Writes the data sets named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(DATA_SETS)}; all by default")
-    parser.add_argument("--data", type=Path, default=default_folder(), help="the folder to write into")
-    parser.add_argument("--size", choices=("full", "quick", "tiny"), default="full", help="how many rows")
+    parser.add_argument("--data", type=Path, default=default_folder(), help="folder to write into")
+    parser.add_argument("--size", choices=("full", "quick", "tiny"), default="full", help="size, by number of rows")
     arguments = parser.parse_args()
     for name in arguments.names or DATA_SETS:
         make(name, arguments.data, arguments.size)

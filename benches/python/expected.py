@@ -1,4 +1,4 @@
-"""Prints what a reader must deliver of tiny data, read by pyarrow all at once: `python expected.py CASE FOLDER`."""
+"""Prints what a reader must deliver from tiny data, as read at once by pyarrow: `python expected.py CASE FOLDER`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from measuring import Checked
 
 
 def expected(folder: Path, case: Case) -> Checked:
-    """Returns rows and digest of the objects of a folder."""
+    """Returns the number of rows and the digest of the objects of a folder."""
     paths = sorted(folder.glob("*.parquet"))
     tables = [pq.read_table(path, columns=list(case.columns), use_threads=False) for path in paths]
     digests = [forms.digests(batch, case) for table in tables for batch in forms.cut(table, case)]

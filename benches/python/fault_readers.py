@@ -1,8 +1,8 @@
-"""Reads one epoch through whatever is in the way, and says which rows came: a process of its own for `faults.py`.
+"""Reads one epoch through a fault proxy and reports which rows arrived: the reader process of `faults.py`.
 
-`python fault_readers.py read READER ENDPOINT BUCKET` prints what came as JSON; `write KIND FOLDER` writes the rows in
-a format. A row is a number and bytes that follow from it, so a wrong one is noticed wherever it comes from.
-Every reader has the settings that it has by default, but for where the store is.
+`python fault_readers.py read READER ENDPOINT BUCKET` prints the result as JSON; `write KIND FOLDER` writes the rows in
+a format. A row is a number and bytes derived from it, so any wrong row is detected. Every reader has its default
+settings, except for the address of the store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECRET = KEY
 
 
 def payload(number: int) -> bytes:
-    """Returns the bytes of a row."""
+    """Returns the bytes of a row, derived from its number."""
     return hashlib.shake_128(number.to_bytes(8)).digest(PAYLOAD_BYTES)
 
 
@@ -40,7 +40,7 @@ def table(first: int, num_rows: int) -> Any:
 
 
 def write_parquet(folder: Path, first: int = 0) -> None:
-    """Writes objects of row groups of a quarter of a megabyte, with checksums of pages."""
+    """Writes objects with row groups of a quarter of a megabyte and page checksums."""
     import pyarrow.parquet as pq
 
     folder.mkdir(parents=True)
@@ -56,7 +56,7 @@ def write_replacement(folder: Path) -> None:
 
 
 def write_lance(folder: Path) -> None:
-    """Writes as many files as there are objects of Parquet."""
+    """Writes as many files as there are Parquet objects."""
     import lance
 
     lance.write_dataset(table(0, NUM_ROWS), str(folder / "rows.lance"), max_rows_per_file=ROWS_OF_AN_OBJECT)
@@ -117,7 +117,7 @@ def forebay(endpoint: str, bucket: str) -> Any:
 
 
 def datasets(endpoint: str, bucket: str) -> Any:
-    """Hugging Face `datasets`, streaming by HTTP: for S3 it needs a package more."""
+    """Hugging Face `datasets`, streaming by HTTP, because S3 needs another package."""
     import datasets as hf
 
     urls = [f"{endpoint}/{bucket}/parquet/part-{index}.parquet" for index in range(NUM_OBJECTS)]
@@ -127,7 +127,7 @@ def datasets(endpoint: str, bucket: str) -> Any:
 
 
 def pyarrow(endpoint: str, bucket: str) -> Any:
-    """A dataset of pyarrow, by its own client of S3."""
+    """A pyarrow dataset with its own S3 client."""
     from pyarrow.dataset import dataset
     from pyarrow.fs import S3FileSystem
 
@@ -137,7 +137,7 @@ def pyarrow(endpoint: str, bucket: str) -> Any:
 
 
 def lance(endpoint: str, bucket: str) -> Any:
-    """A scan of Lance."""
+    """A Lance scan."""
     import lance as pylance
 
     options = {
@@ -151,11 +151,11 @@ def lance(endpoint: str, bucket: str) -> Any:
 
 
 def litdata(endpoint: str, bucket: str) -> Any:
-    """The StreamingDataset of litdata."""
+    """Litdata's StreamingDataset."""
     from litdata import StreamingDataset
     from litdata.streaming import downloader
 
-    # It has no option for a server without TLS.
+    # Litdata has no option for a server without TLS.
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # noqa: SLF001
     options = {"endpoint_url": endpoint, "aws_access_key_id": KEY, "aws_secret_access_key": SECRET}
     ds = StreamingDataset(
@@ -165,12 +165,12 @@ def litdata(endpoint: str, bucket: str) -> Any:
 
 
 def mosaicml(endpoint: str, bucket: str) -> Any:
-    """The StreamingDataset of MosaicML."""
+    """MosaicML's StreamingDataset."""
     os.environ |= {"S3_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     from streaming import StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
 
-    # Of runs that were killed.
+    # Left by runs that were killed.
     clean_stale_shared_memory()
     local = tempfile.mkdtemp(dir=os.environ["TMPDIR"])
     ds = StreamingDataset(remote=f"s3://{bucket}/mds", local=local, batch_size=256)
@@ -188,7 +188,7 @@ READERS = {
 
 
 def replace(server: str, bucket: str, folder: Path) -> None:
-    """Writes the second half of the objects anew, with other rows, past the proxy."""
+    """Overwrites the second half of the objects with other rows, bypassing the proxy."""
     for index in range(NUM_OBJECTS // 2, NUM_OBJECTS):
         name = f"part-{index}.parquet"
         url = f"{server}/{bucket}/parquet/{name}"
@@ -198,7 +198,7 @@ def replace(server: str, bucket: str, folder: Path) -> None:
 
 
 def read(name: str, endpoint: str, bucket: str, *replacement: str) -> dict[str, object]:
-    """Reads an epoch; returns what was wrong with it."""
+    """Reads an epoch and returns what was wrong with it."""
     came: Counter[int] = Counter()
     num_wrong = 0
     try:
@@ -207,7 +207,7 @@ def read(name: str, endpoint: str, bucket: str, *replacement: str) -> dict[str, 
                 replace(replacement[0], bucket, Path(replacement[1]))
             came[int(number)] += 1
             num_wrong += row != payload(int(number))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the user would see
+    except Exception as error:  # noqa: BLE001 - any error, as the user would see it
         return {"error": type(error).__name__, "said": str(error)[:300], "rows": came.total()}
     known = Counter(range(NUM_ROWS))
     others = sum(count for number, count in came.items() if number >= NUM_ROWS)
@@ -226,5 +226,5 @@ if __name__ == "__main__":
         result = read(*sys.argv[2:])
         sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
-        # Threads that still wait for the store must not keep the process, nor count as a hang of the epoch.
+        # Threads still waiting for the store must not keep the process alive, or the epoch would count as hanging.
         os._exit(0)

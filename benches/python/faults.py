@@ -1,7 +1,7 @@
-"""Sends readers through faults and notes what becomes of their rows: `make bench-faults` writes `docs/reliability.md`.
+"""Tests readers under faults: `make bench-faults` writes the results into `docs/reliability.md`.
 
-Every reader gets the same rows of the same S3 server through a fault proxy of its own (`tests/python/fault_proxy.py`),
-in a process of its own, with a limit of time. What matters is whether every row came once and unharmed, not how fast.
+Every reader gets the same rows from the same S3 server, through its own fault proxy (`tests/python/fault_proxy.py`), in
+its own process, with a time limit. What matters is whether every row arrives once and intact, not how fast.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ PROXY = ROOT / "tests" / "python" / "fault_proxy.py"
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- written by make bench-faults: begin -->\n", "<!-- end -->\n"
 DATA = ROOT / ".cache" / "faults"
-"""The rows in every format, and what has come of the readers so far."""
+"""The rows in every format, and the results so far."""
 
 BUCKET = "faults"
 SEED = 1
-"""One by which the first request of all is among those that are taken: some readers make few."""
+"""A seed by which the very first request gets the fault, because some readers make few requests."""
 LIMIT_SECONDS = 180
 NUM_AT_ONCE = 3
 ENVIRONMENTS = {"mosaicml": ".venv-mosaicml", "mds": ".venv-mosaicml"}
 PLACES = {"lance": "/lance/rows.lance/data", "litdata": ".bin", "mosaicml": ".mds"}
-"""What the paths of objects with rows hold; those of all others are Parquet."""
+"""Text in the paths of objects that hold rows, for readers that do not read Parquet."""
 
 SLOW_DOWN = "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 FAULTS: dict[str, list[dict[str, Any]]] = {
@@ -70,7 +70,7 @@ REPLACED = "half of the objects replaced in mid-epoch"
 
 @dataclass(frozen=True)
 class Place:
-    """The server, and where the objects are that replace others."""
+    """The server, and the folder of replacement objects."""
 
     endpoint: str
     replacement: Path
@@ -78,7 +78,7 @@ class Place:
 
 @contextlib.contextmanager
 def proxied(endpoint: str, faults: list[dict[str, Any]], seed: int = 0) -> Iterator[tuple[str, SetFaults]]:
-    """Gives the URL of a proxy, and what sets other faults and returns what has gone through it before."""
+    """Yields the URL of a proxy, and a function that sets new faults and returns the counts since the last call."""
     command = [sys.executable, str(PROXY), endpoint, json.dumps(faults), str(seed)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdin is None or process.stdout is None:
@@ -97,7 +97,7 @@ def proxied(endpoint: str, faults: list[dict[str, Any]], seed: int = 0) -> Itera
 
 @contextlib.contextmanager
 def served() -> Iterator[str]:
-    """Gives the endpoint of an S3 server: of the one that runs already, else of one of its own."""
+    """Yields the endpoint of an S3 server: the one already running, or else a new one."""
     endpoint = os.environ.get(s3_server.ENDPOINT_VARIABLE)
     if endpoint:
         yield endpoint
@@ -110,18 +110,18 @@ def served() -> Iterator[str]:
 
 
 def python_of(name: str) -> str:
-    """Returns the interpreter in whose environment a library is."""
+    """Returns the interpreter of the environment that has a library."""
     environment = ENVIRONMENTS.get(name)
     return sys.executable if environment is None else str(ROOT / environment / "bin" / "python")
 
 
 def run(reader: str, fault: str, place: Place) -> str:
-    """Reads an epoch; returns what became of it, in words."""
+    """Reads an epoch and returns the result in words."""
     where = PLACES.get(reader, ".parquet")
     faults = [{"where": where, **each} for each in FAULTS.get(fault, [])]
     bucket, replacement = BUCKET, []
     if fault == REPLACED:
-        # A link that takes seconds, so that there is something left to read when they change.
+        # A slow link, so that something is left to read when the objects change.
         faults = [{"where": where, "times": None, "bytes_per_second": 4e6}]
         bucket, replacement = f"{BUCKET}-{reader}", [place.endpoint, str(place.replacement)]
     scratch = tempfile.mkdtemp(prefix="forebay-faults-")
@@ -142,7 +142,7 @@ def run(reader: str, fault: str, place: Place) -> str:
         except subprocess.TimeoutExpired:
             return f"**hung**: not done after {LIMIT_SECONDS} s"
         finally:
-            # Workers that it has left, and itself where it hangs.
+            # Workers that it left behind, and the process itself if it hangs.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
@@ -155,7 +155,7 @@ def run(reader: str, fault: str, place: Place) -> str:
 
 
 def told(result: dict[str, Any]) -> str:
-    """Returns in words what a reader said."""
+    """Returns a reader's result in words."""
     if "error" in result:
         print(f"      {result['error']}: {result['said']}", flush=True)
         return f"error: `{result['error']}`"
@@ -165,7 +165,7 @@ def told(result: dict[str, Any]) -> str:
 
 
 def write_objects(folder: Path, endpoint: str) -> Place:
-    """Writes the rows in every format and puts them into buckets."""
+    """Writes the rows in every format and uploads them."""
     for kind in WRITERS:
         target = folder / kind
         if target.exists():
@@ -188,7 +188,7 @@ def write_objects(folder: Path, endpoint: str) -> Place:
 
 
 def put(url: str, body: bytes) -> None:
-    """Writes an object, or makes a bucket: this server asks nobody who he is."""
+    """Writes an object or creates a bucket; this server needs no credentials."""
     with urllib.request.urlopen(urllib.request.Request(url, body, method="PUT")):  # noqa: S310
         pass
 
@@ -203,11 +203,11 @@ def page(results: dict[str, dict[str, str]]) -> str:
 
 
 def main() -> None:
-    """Does what the command line asks for."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--readers", nargs="*", default=list(READERS), choices=list(READERS))
     parser.add_argument("--only", nargs="*", default=[], help="parts of the names of faults")
-    parser.add_argument("--at-once", type=int, default=NUM_AT_ONCE, help="readers beside each other")
+    parser.add_argument("--at-once", type=int, default=NUM_AT_ONCE, help="readers that run at the same time")
     parser.add_argument("--write-docs", action="store_true", help=f"write the table into {PAGE.relative_to(ROOT)}")
     arguments = parser.parse_args()
     faults = [
@@ -226,7 +226,7 @@ def main() -> None:
         }
         for done in concurrent.futures.as_completed(asked):
             reader, fault = asked[done]
-            # Another run may have gone on meanwhile.
+            # Another run may have written results meanwhile.
             results = json.loads(known.read_text()) if known.exists() else {}
             results.setdefault(fault, {})[reader] = done.result()
             known.write_text(json.dumps(results, indent=1))

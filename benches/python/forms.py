@@ -1,4 +1,4 @@
-"""Turns Arrow data into the batches of a case, as a careful user would by hand: copies only what has to be copied."""
+"""Turns Arrow data into the batches of a case as a careful user would: copies only what must be copied."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     Batch = dict[str, Any]
 
-# Arrow's memory is read-only and torch warns of that; nobody writes here.
+# Torch warns that Arrow's memory is read-only; nothing is written here.
 warnings.filterwarnings("ignore", message="The given (buffer|NumPy array) is not writable")
 
 CHECKED_STRIDE = 64
 
 
 def cut(rows: pa.RecordBatch | pa.Table, case: Case) -> Iterator[Batch]:
-    """Yields the batches of Arrow rows, cut to the size of the case."""
+    """Yields Arrow rows in batches of the case's size."""
     if isinstance(rows, pa.Table):
         for part in rows.to_batches():
             yield from cut(part, case)
@@ -34,7 +34,7 @@ def cut(rows: pa.RecordBatch | pa.Table, case: Case) -> Iterator[Batch]:
         if rows.num_rows:
             yield of_arrow(rows, case)
     elif case.form == "tensor":
-        # The tensor of all rows is a view, and so are its parts.
+        # The tensor of all rows is a view, and its parts are views too.
         for name, tensor in of_arrow(rows, case).items():
             yield from ({name: part} for part in torch.split(tensor, case.batch_size))
     elif case.form == "masked":
@@ -62,12 +62,12 @@ def of_arrow(rows: pa.RecordBatch, case: Case) -> Batch:
 
 def matrix(column: pa.Array, width: int) -> torch.Tensor:
     """Returns a column of lists of one length as a tensor that shares their memory."""
-    # Values of a slice only, as `flatten` knows of offsets.
+    # `flatten` respects the offset of a slice and returns only its values.
     return _tensor(column.flatten()).reshape(-1, width)
 
 
 def ragged(column: pa.Array) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a column of strings as its bytes and offsets, which begin at 0."""
+    """Returns a column of strings as bytes and offsets that begin at 0."""
     if pa.types.is_string_view(column.type):
         column = column.cast(pa.large_string())
     dtype = np.int64 if pa.types.is_large_string(column.type) else np.int32
@@ -81,7 +81,7 @@ def masked(column: pa.Array) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns a column of numbers as values and mask."""
     mask = torch.from_numpy(column.is_valid().to_numpy(zero_copy_only=False))
     dtype = column.type.to_pandas_dtype()
-    # What lies under NULLs is there to be read: no copy of the values.
+    # The values under NULLs may be anything, so the values need no copy.
     values = np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]
     return torch.from_numpy(values), mask
 
@@ -98,7 +98,7 @@ def num_rows(batch: Batch) -> int:
 
 
 def checksum(batch: Batch, case: Case) -> int:
-    """Returns a sum that depends on every row and hardly costs anything: whoever hands out promises must keep them."""
+    """Returns a cheap sum that depends on every row, so that readers cannot deliver rows lazily and never load them."""
     match case.form:
         case "tensor":
             [tensor] = batch.values()
@@ -112,7 +112,7 @@ def checksum(batch: Batch, case: Case) -> int:
 
 
 def digests(batch: Batch, case: Case) -> Any:
-    """Returns a number for each row that depends on all its values and where they stand."""
+    """Returns a number for each row that depends on all its values and their positions."""
     match case.form:
         case "tensor":
             [tensor] = batch.values()
@@ -132,24 +132,24 @@ def digests(batch: Batch, case: Case) -> Any:
 
 
 def of_rows(found: list[Any]) -> str:
-    """Returns a digest of all rows in no order, of what `digests` found."""
+    """Returns an order-independent digest of all rows from the results of `digests`."""
     rows = np.sort(np.concatenate(found)) if found else np.zeros(0, np.uint64)
     return hashlib.sha256(rows.tobytes()).hexdigest()
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns floats as the integers that their bits are."""
+    """Returns the bits of floats as integers."""
     return tensor.view(torch.int32) if tensor.dtype == torch.float32 else tensor
 
 
 def _masked_bits(values: torch.Tensor, mask: torch.Tensor) -> Any:
     width = {4: torch.int32, 8: torch.int64}[values.element_size()]
     bits = values.contiguous().view(width).to(torch.int64)
-    # NULL is a number of its own, whatever lies under it.
+    # NULL counts as one fixed number, whatever value is under it.
     return torch.where(mask, bits, torch.full_like(bits, 7919)).numpy()
 
 
 def _weighted(rows: Any) -> Any:
-    """Returns for each row the sum of its items times odd numbers, modulo 2^64."""
+    """Returns for each row the sum of its items multiplied by odd numbers, modulo 2^64."""
     weights = np.arange(rows.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     return (rows.astype(np.int64).astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Runs what is measured: each program in a process of its own, on the same cores."""
+"""Runs the measured programs, each in its own process, on the same cores."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MIB = 1 << 20
 SECONDS_OF_A_READER = 300
-"""After which a reader is given up."""
+"""Time limit for a reader."""
 SECONDS_OF_A_BUILD = 3600
-"""After which any other program is: cargo builds the bare decode, and conversions write gigabytes."""
+"""Time limit for other programs: cargo builds the bare decode, and conversions write gigabytes."""
 
 
 class FailedError(Exception):
-    """A program that was to be measured failed; the message is what it said."""
+    """A measured program failed; the message is its output."""
 
 
 def cpus() -> list[int]:
@@ -34,22 +34,22 @@ def cpus() -> list[int]:
 
 @dataclass(frozen=True)
 class Run:
-    """Settings of a run of the benchmarks, and how it starts programs."""
+    """The settings of a benchmark run; it starts the programs."""
 
     data: Path
     num_rounds: int
     num_cores: int
     is_quick: bool = False
-    """Whether little data and one round are enough, to see that everything works."""
+    """Whether to use little data and one round, only to see that everything works."""
     has_decode: bool = True
-    """Whether cargo is there to build and run `benches/decode.rs`."""
+    """Whether cargo is available to build and run `benches/decode.rs`."""
     readers: tuple[str, ...] = ()
-    """Parts of the names of the readers that are compared with ours; all where there are none."""
+    """Parts of the names of the rivals to measure; if empty, all."""
     failures: list[str] = field(default_factory=list)
-    """What could not be measured, though the run went on."""
+    """What could not be measured although the run continued."""
 
     def note(self, what: str, error: FailedError) -> None:
-        """Notes that a rival could not be measured: the others go on, and the run fails at its end."""
+        """Records that a rival could not be measured: the run continues with the others, and fails at its end."""
         self.failures.append(f"{what}: {error}")
         print(f"    {what} FAILED: {str(error)[-600:]}", flush=True)
 
@@ -63,10 +63,10 @@ class Run:
         """Runs a program of this folder and returns the JSON of its last line.
 
         Args:
-            *arguments: The program and what it is called with.
+            *arguments: The program and its arguments.
             environment: Name of the virtual environment whose Python runs it; by default that of this process.
-            num_cores: Cores that it may use; by default those of the run.
-            seconds: After which it is given up.
+            num_cores: Number of cores that it may use; by default those of the run.
+            seconds: Time limit.
         """
         python = sys.executable if environment is None else str(ROOT / environment / "bin" / "python")
         if not Path(python).exists():
@@ -79,10 +79,10 @@ class Run:
     def output(
         self, command: list[str], folder: Path, num_cores: int | None = None, seconds: float = SECONDS_OF_A_BUILD
     ) -> str:
-        """Runs any program on the cores of this run and returns what it prints.
+        """Runs any program on the cores of this run and returns its output.
 
         Raises:
-            FailedError: It failed, or took too long.
+            FailedError: The program failed or took too long.
         """
         process = subprocess.Popen(
             command,
@@ -90,7 +90,7 @@ class Run:
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # Nobody asks a network whether data is there, what is new, or who the user is.
+            # No requests to the network for data, versions or credentials.
             env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
             preexec_fn=functools.partial(os.sched_setaffinity, 0, cpus()[: num_cores or self.num_cores]),
             start_new_session=True,
@@ -100,7 +100,7 @@ class Run:
         except subprocess.TimeoutExpired as error:
             raise FailedError(f"{' '.join(command)}: not done after {seconds:.0f} s") from error
         finally:
-            # Workers that it has left, and itself where this program is interrupted.
+            # Workers that it left behind, and the process itself if this program is interrupted.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -110,6 +110,6 @@ class Run:
 
 
 def digest(path: Path) -> str:
-    """Returns what tells one build of a file from another."""
+    """Returns a hash that identifies the build of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:12]

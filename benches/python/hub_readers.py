@@ -1,4 +1,4 @@
-"""The process that measures one reader of a Hub: `python hub_readers.py JSON`."""
+"""Measures one reader of a Hub, in its own process: `python hub_readers.py JSON`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def datasets_shuffled(task: Any) -> Any:
 
 
 def litdata_parquet(task: Any) -> Any:
-    """Litdata on the Parquet of a repository, shuffled."""
+    """Litdata on a repository's Parquet, shuffled."""
     from litdata import StreamingDataLoader, StreamingDataset
     from litdata.streaming.item_loader import ParquetLoader
     from loaders import Sample
@@ -52,11 +52,11 @@ READERS = {function.__name__: function for function in (forebay, datasets_shuffl
 
 
 def main(order: dict[str, Any]) -> None:
-    """Warms a reader up on a tiny repository, measures it on a large one, and prints both."""
+    """Warms up a reader on a tiny repository, measures it on a large one, and prints both results."""
     for name in [name for name in os.environ if name.startswith("HF_")]:
         del os.environ[name]
     os.environ.update(order["environment"])
-    # These read the environment when they are imported.
+    # These libraries read the environment on import.
     import measuring
     from cases import CASES, Task
 

@@ -1,8 +1,8 @@
-"""Datasets of a Hub into torch, shuffled, beside the two loaders that stream the same Parquet from it.
+"""Measures shuffled datasets from a Hub into torch, beside the two other loaders that stream the same Parquet.
 
-The Hub is that of the tests, on the loopback interface; the URLs that it resolves files to lead to nginx
-(`slow_store`), so neither is what is measured. All answers of both are late by the same. Readers take turns, round by
-round; each runs in a process of its own, and must deliver the rows of a tiny repository first.
+The Hub is the tests' Hub on the loopback interface, and the file URLs that it returns lead to nginx (`slow_store`), so
+that neither limits the readers. All answers of both have the same delay. Readers take turns, round by round; each runs
+in its own process, and must first deliver the rows of a tiny repository correctly.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ READERS = {
     "datasets, 2 workers": ("datasets_shuffled", 2),
     "litdata": ("litdata_parquet", 0),
 }
-"""The function of `hub_readers`, and its worker processes."""
+"""The function in `hub_readers`, and its number of worker processes."""
 
 BARS = {"tokens": {"datasets": 50, "litdata": 3}, "text": {"datasets": 10, "litdata": 3}}
-"""How many times as fast as the best of each Forebay has to be."""
+"""Required speed of Forebay relative to the best variant of each rival."""
 
 
 def _hub_of(store: SlowStore, repositories: dict[str, list[Path]], delay_seconds: float) -> Any:
-    """Returns the Hub of the tests, whose large files lie in the store."""
+    """Returns the tests' Hub, with its large files in the store."""
     sys.path.insert(0, str(ROOT / "tests" / "python"))
     tested = importlib.import_module("hub")
     # What it knows of the Hub before are as many bytes, which each answer would be compared with.
@@ -77,25 +77,25 @@ def _hub_of(store: SlowStore, repositories: dict[str, list[Path]], delay_seconds
 
 @dataclass
 class Seen:
-    """What was measured of one reader at one latency."""
+    """The measurements of one reader at one latency."""
 
     found: list[Measurement] = field(default_factory=list)
     requests: str = ""
-    """Of the Hub: to its API and to resolve."""
+    """Requests to the Hub: to its API, and to resolve files."""
 
     @property
     def rates(self) -> list[float]:
-        """Rows per second: of a whole pass, or after the first batch where it was stopped."""
+        """Rows per second of a whole pass, or after the first batch if the reader was stopped."""
         return [one.rows_per_second_of_all if one.is_whole else one.rows_per_second for one in self.found]
 
     @property
     def rate(self) -> float:
-        """The median."""
+        """The median over the rounds."""
         return statistics.median(self.rates)
 
     @property
     def first_batch(self) -> float:
-        """Seconds from the call to the first batch, the median."""
+        """Median of the seconds from the call to the first batch."""
         return statistics.median(measured.first_batch_seconds for measured in self.found)
 
 
@@ -151,7 +151,7 @@ def _measure(run: Run, log: Log, name: str, delay_ms: int) -> dict[str, Seen]:
 
 @contextmanager
 def _hub(run: Run, name: str, delay_seconds: float) -> Iterator[Any]:
-    """Serves a repository with the rows of a case, and a tiny one."""
+    """Serves a repository with the rows of a case, and a tiny repository."""
     folder = run.data / f"hub-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     repositories = {}

@@ -1,7 +1,7 @@
-"""What this machine can do, stage by stage, without Forebay: `python limit_probes.py NAME THREADS [ARGUMENT...]`.
+"""Measures what this machine can do without Forebay, by stage: `python limit_probes.py NAME THREADS [ARGUMENT...]`.
 
-Each prints the bytes of a pass and the median of the seconds of some. Threads are Python's; what they do is done
-without its lock.
+Each probe prints the bytes of a pass and the median seconds of several passes. It uses Python threads, whose work
+releases the GIL.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ CALLS = 20_000
 
 
 def seen(tasks: list[Callable[[], int]], num_threads: int) -> dict[str, float]:
-    """Returns bytes and seconds of some tasks on some threads, each of which tells how many bytes it had."""
+    """Returns the bytes and seconds of running tasks on threads; each task returns its number of bytes."""
     times = []
     num_bytes = 0
     with ThreadPoolExecutor(num_threads) as pool:
-        # One pass to warm up: memory that was never touched costs a fault for each page.
+        # One pass to warm up: the first touch of each memory page is a page fault.
         for _ in range(NUM_PASSES + 1):
             started = time.perf_counter()
             num_bytes = sum(pool.map(lambda task: task(), tasks))
@@ -58,7 +58,7 @@ def copy(num_threads: int) -> dict[str, float]:
 
 
 def read(num_threads: int, folder: str) -> dict[str, float]:
-    """Reads objects from the page cache into memory that is there."""
+    """Reads objects from the page cache into allocated memory."""
 
     def task(path: Path) -> Callable[[], int]:
         room = bytearray(READ_BYTES)
@@ -76,7 +76,7 @@ def read(num_threads: int, folder: str) -> dict[str, float]:
 
 
 def decompress(num_threads: int, folder: str, columns: str) -> dict[str, float]:
-    """Decompresses all pages of some columns; counts the bytes that come out."""
+    """Decompresses all pages of some columns; counts the decompressed bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -105,7 +105,7 @@ def decompress(num_threads: int, folder: str, columns: str) -> dict[str, float]:
 
 
 def pages(data: bytes, chunk: Any) -> Iterator[tuple[Any, int]]:
-    """Yields the compressed bodies of the pages of a column chunk, and their sizes without compression."""
+    """Yields the compressed page bodies of a column chunk, and their uncompressed sizes."""
     import pyarrow as pa
 
     start = chunk.data_page_offset
@@ -120,7 +120,7 @@ def pages(data: bytes, chunk: Any) -> Iterator[tuple[Any, int]]:
 
 
 def page_header(data: bytes, at: int) -> tuple[dict[int, int], int]:
-    """Returns the integers of a page header by field, and where its body begins: Thrift's compact protocol."""
+    """Returns a page header's integers by field, and the offset of the page's body (Thrift's compact protocol)."""
     fields: dict[int, int] = {}
     number = 0
     while kind_and_step := data[at]:
@@ -158,10 +158,10 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def receive(num_threads: int, endpoint: str, *keys: str) -> dict[str, float]:
-    """Gets whole objects over HTTP, one connection for each thread, and drops what it gets."""
+    """Gets whole objects over HTTP, with one connection per thread, and discards them."""
     location = urlsplit(endpoint)
     context = ssl.create_default_context()
-    # The certificate is of this run.
+    # The certificate was made for this run.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
 
@@ -183,7 +183,7 @@ def receive(num_threads: int, endpoint: str, *keys: str) -> dict[str, float]:
 
 
 def hand_over(num_threads: int) -> dict[str, float]:
-    """Makes tensors of arrays through DLPack."""
+    """Makes tensors from arrays through DLPack."""
     import numpy as np
     import torch
 

@@ -1,7 +1,8 @@
-"""What the machine could do, stage by stage, and what Forebay reaches of it.
+"""Measures what the machine could do, stage by stage, and how much of that Forebay reaches.
 
-A stage of Forebay is measured by its own clocks (`stats()`): bytes over the time of the threads that worked on it, so
-it is compared with one thread of the limit. The whole is rows over the time of an epoch, compared with all threads.
+A stage of Forebay is measured by its own clocks (`stats()`): bytes over the summed time of the threads that worked on
+it, so it is compared with the limit of one thread. A whole epoch is rows over time, compared with the limit of all
+threads.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 MEASURED = ("tokens", "tokens-plain", "embeddings", "text-bytes", "tabular")
 LOOPBACK = "tokens-plain"
-"""Its bytes are the most for each row, and no codec is in the way."""
+"""It has the most bytes per row, and no codec."""
 CONNECTIONS = 4
 BAR = 0.8
 DECODE_ROUNDS = 3
@@ -40,7 +41,7 @@ GIGA = 1e9
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that one pass over the source takes at least, by stage and number of threads."""
+    """The least seconds that one pass over the source takes, by stage and number of threads."""
 
     num_rows: int
     file_bytes: float
@@ -55,12 +56,12 @@ class Limits:
         return float(self.num_rows * self.row_bytes)
 
     def rows_per_second(self, num_threads: int) -> float:
-        """Returns what reading, decompressing and copying once, one after another, would reach."""
+        """Returns the rate of reading, decompressing and copying once, one after another."""
         return self.num_rows / sum(stage[num_threads] for stage in (self.read, self.decompress, self.copy))
 
 
 def measure(run: Run, log: Log) -> list[Part]:
-    """Measures limits and epochs of all cases in turns."""
+    """Measures the limits and epochs of all cases in turn."""
     stages: list[list[str]] = []
     ends: list[list[str]] = []
     bars: list[Part] = []
@@ -138,7 +139,7 @@ def _epoch(run: Run, log: Log, folders: throughput.Folders, case: Case, round_in
 
 
 def _bare_decode(run: Run, log: Log, folder: Path, case: Case, round_index: int) -> float:
-    """Returns the rows per second of `benches/decode.rs`, the better of its sizes of batch."""
+    """Returns the rows per second of `benches/decode.rs` with the better of its batch sizes."""
 
     def decode() -> float:
         command = ["cargo", "bench", "--quiet", "--locked", "--bench", "decode", "--", str(folder), "--json"]
@@ -152,7 +153,7 @@ def _bare_decode(run: Run, log: Log, folder: Path, case: Case, round_index: int)
 
 
 def _probe(run: Run, log: Log, name: str, num_threads: int, *arguments: object) -> dict[str, float]:
-    """Returns what a probe of `limit_probes` saw on so many cores."""
+    """Returns the result of a probe in `limit_probes` on some number of cores."""
     shown = " ".join(getattr(argument, "name", str(argument)[:40]) for argument in arguments)
     found: dict[str, float] = log.once(
         f"{name}, {num_threads} threads, {shown}",
@@ -172,7 +173,7 @@ def _limits(run: Run, log: Log, folder: Path, case: Case) -> Limits:
         file_bytes=read[1]["bytes"],
         row_bytes=case.row_bytes,
         read={n: found["seconds"] for n, found in read.items()},
-        # Pages without a codec take no time: what is left is a pass of a few calls.
+        # Without a codec nothing is decompressed; the time of the few calls made is not counted.
         decompress={n: found["seconds"] if found["bytes"] else 0.0 for n, found in codec.items()},
         copy={n: num_rows * case.row_bytes / _rate(found) for n, found in copied.items()},
     )
@@ -183,7 +184,7 @@ def _rate(found: dict[str, float]) -> float:
 
 
 def _stages(run: Run, log: Log, case: Case, limits: Limits, found: list[Measurement]) -> list[list[str]]:
-    """Returns a line for each stage."""
+    """Returns one row per stage."""
 
     def reached(name: str, bytes_of: float) -> float:
         return statistics.median(bytes_of * one.rows / limits.num_rows / one.stats[name] for one in found)
@@ -206,7 +207,7 @@ def _stages(run: Run, log: Log, case: Case, limits: Limits, found: list[Measurem
 
 
 def _hand_over(run: Run, case: Case) -> dict[str, Any]:
-    """Returns how many tensors the consumer took in which time of its own."""
+    """Returns how many tensors the consumer took, and the seconds it spent on that without waiting."""
     found: dict[str, Any] = run.program("probes.py", "hand-over", throughput.Folders.make(run, case).source, case.name)
     return found
 
@@ -221,7 +222,7 @@ class Received:
 
 
 def _loopback(run: Run, log: Log) -> Table:
-    """Compares what sockets alone and Forebay get from a store on this machine."""
+    """Compares the rates of bare sockets and of Forebay from a store on this machine."""
     folder = throughput.Folders.make(run, CASES[LOOPBACK]).source
     keys = [f"/{BUCKET}/{path.name}" for path in sorted(folder.glob("*.parquet"))]
 

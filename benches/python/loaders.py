@@ -1,6 +1,6 @@
-"""Other loaders, as their documentation says: shuffled, batches from torch's DataLoader, with workers or without.
+"""Other loaders, used as documented: shuffled, batched by torch's DataLoader, with or without workers.
 
-What they collate are samples. Each gets the form of sample that it is fastest with: arrays, not lists of numbers.
+They collate samples. Each gets samples in the form that is fastest for it: arrays, not lists of numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SEED = 7
 
 SHUFFLE_BUFFER_ROWS = 1_000
-"""The default of `datasets` and `webdataset`. A larger one takes longer to fill, and not longer per batch."""
+"""The default of `datasets` and `webdataset`. A larger buffer takes longer to fill, but not longer per batch."""
 
 DTYPES = {"tokens": np.int32, "embedding": np.float32}
 
@@ -38,7 +38,7 @@ def datasets_shuffled(task: Task) -> Any:
 
 
 def litdata_parquet(task: Task) -> Any:
-    """Reads Parquet as it is with litdata."""
+    """Reads Parquet in place with litdata."""
     from litdata import StreamingDataLoader, StreamingDataset
     from litdata.streaming.item_loader import ParquetLoader
 
@@ -50,12 +50,12 @@ def litdata_parquet(task: Task) -> Any:
         seed=SEED,
         transform=Sample(task),
     )
-    # Workers it wants spawned, for Polars' threads; they take ten seconds to begin and are slower.
+    # No workers: because of Polars' threads they must be spawned, take ten seconds to start, and are slower.
     return StreamingDataLoader(dataset, batch_size=task.batch_size)
 
 
 def litdata_optimised(task: Task) -> Any:
-    """Reads what the `optimize` of litdata wrote; tokens with the loader that it has for them."""
+    """Reads what litdata's `optimize` wrote; tokens with litdata's loader for tokens."""
     from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
 
     tokens = task.columns == ["tokens"]
@@ -96,7 +96,7 @@ def webdataset(task: Task) -> Any:
 
 
 def lancedb_streaming(task: Task) -> Any:
-    """LanceDB's StreamingDataset on Lance, rows shuffled; its transform hands rows of a tensor over, not lists."""
+    """LanceDB's StreamingDataset on Lance, with shuffled rows; a transform makes tensor rows instead of lists."""
     import lancedb
     from lancedb.streaming import StreamingDataLoader, StreamingDataset
 
@@ -118,18 +118,18 @@ def deeplake(task: Task) -> Any:
 
 
 class Sample:
-    """Makes of a row of Python objects what torch collates best."""
+    """Turns a row of Python objects into what torch collates fastest."""
 
     def __init__(self, task: Task) -> None:
         self._columns = task.columns
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Returns arrays in the place of lists."""
+        """Returns the row with arrays instead of lists."""
         return {name: np.asarray(row[name], DTYPES[name]) if name in DTYPES else row[name] for name in self._columns}
 
 
 class Tar:
-    """Makes of a sample of a tar file what WebDataset collates: a tuple."""
+    """Turns a sample of a tar file into what WebDataset collates: a tuple."""
 
     def __init__(self, task: Task) -> None:
         self._columns = task.columns
@@ -140,7 +140,7 @@ class Tar:
 
 
 class Rows:
-    """Makes rows of an Arrow batch."""
+    """Turns an Arrow batch into rows."""
 
     def __init__(self, task: Task) -> None:
         self._case = task.case
@@ -160,7 +160,7 @@ def _of_bytes(name: str, value: bytes) -> Any:
 
 
 def _named(loader: Iterable[Any], task: Task) -> Iterable[Any]:
-    """Yields batches without names as dicts of tensors."""
+    """Yields unnamed batches as dicts of tensors."""
     import torch
 
     for batch in loader:
@@ -175,6 +175,6 @@ def _named(loader: Iterable[Any], task: Task) -> Iterable[Any]:
 
 
 def _cache(task: Task) -> str:
-    """Returns a folder for what litdata copies; local data it reads in place."""
+    """Returns a folder for litdata's copies; it reads local data in place."""
     folder = Path(task.source).with_name(f"{task.source.name}.cache-{os.getpid()}")
     return str(folder)

@@ -1,13 +1,13 @@
-"""Functions on batches in worker processes, and a training loop with steps of a fixed time on a store that is late.
+"""Measures functions on batches in worker processes, and training with steps of a fixed time on a slow store.
 
-`map`: a function of a millisecond, that computes or waits, on batches of 32 rows of tokens: `Dataset.map` over one and
-two processes, and torch's DataLoader with two workers over the same stream. Where all cores compute, the loop's own
-work is on them, too; where the function waits, what is left is the cost of handing batches over.
+`map`: a function that computes or waits for a millisecond, on batches of 32 rows of tokens, by `Dataset.map` in one and
+two processes, and by torch's DataLoader with two workers over the same stream. If the function computes, the loop's own
+work competes for the cores; if it waits, only the cost of passing batches remains.
 
-`pinned`: the same batches to pinned memory and to plain memory, which are one on a machine without an accelerator.
+`pinned`: the same batches to pinned and to plain memory, which are the same on a machine without an accelerator.
 
-`training`: steps of 20 ms on tokens of a store whose first byte is 50 ms late: which share of the time after the first
-batch the loop waits. Readers of formats of their own have the rows converted before, and begin with nothing on disk.
+`training`: steps of 20 ms on tokens from a store whose first byte takes 50 ms, and the share of time after the first
+batch that the loop waits. For readers of other formats the rows are converted before; they start with empty caches.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 BATCH_SIZE = 32
 DELAY_SECONDS = 0.05
 PINNED_EPOCHS = 10
-"""Epochs of a round: one takes a third of a second, and varies by a third."""
+"""Epochs per round: one takes a third of a second and varies by a third."""
 MAP_LOADERS = {"map, 1 process": ("mapped", 1), "map, 2 processes": ("mapped", 2), "DataLoader": ("torch_workers", 2)}
 
 
 @dataclass(frozen=True)
 class Loader:
-    """What feeds a training loop."""
+    """A loader that feeds a training loop."""
 
     function: str
     num_workers: int = 0
     kind: str | None = None
-    """The format that it reads, where that is not Parquet; see `convert.py`."""
+    """The format that it reads if not Parquet; see `convert.py`."""
     environment: str | None = None
 
 
@@ -69,7 +69,7 @@ def measure_map(run: Run, log: Log) -> list[Part]:
     parts: list[Part] = []
     for function in ("compute", "wait"):
         seen: dict[str, list[dict[str, float]]] = {}
-        # In turn, so that what else the machine does is spread over all of them.
+        # In turn, so that other load on the machine affects all of them.
         for index in range(run.num_rounds):
             for name, (loader, num_workers) in MAP_LOADERS.items():
                 order = _order("rate", loader, num_workers, function) | {"source": str(folder)}
@@ -88,7 +88,7 @@ def measure_map(run: Run, log: Log) -> list[Part]:
 
 
 def measure_pinned(run: Run, log: Log) -> list[Part]:
-    """Measures what batches in pinned memory cost."""
+    """Measures the cost of batches in pinned memory."""
     size: data.Size = "quick" if run.is_quick else "full"
     folder = data.make("tokens-plain", run.data, size)
     seen: dict[str, list[dict[str, float]]] = {"forebay": [], "pinned": []}
@@ -100,13 +100,13 @@ def measure_pinned(run: Run, log: Log) -> list[Part]:
     names = ("plain memory", "`pin_memory=True`")
     rows = [[name, f"{_rate(found):.0f}", _cpu(found)] for name, found in zip(names, seen.values(), strict=True)]
     header = ["", "batches/s", "CPU of the loop's process, µs/batch"]
-    # What differs by less is the machine's noise.
+    # Smaller differences are noise.
     bar = Bar.of("batches in pinned memory : in plain memory", _ratios(pinned, plain), 0.95)
     return [Table("Pinned memory", header, rows), bar]
 
 
 def measure_training(run: Run, log: Log) -> list[Part]:
-    """Measures what a loop waits for."""
+    """Measures how long a training loop waits for data."""
     size: data.Size = "quick" if run.is_quick else "full"
     folder = data.make("tokens-indexed", run.data, size)
     rows, ours = [], float("nan")
@@ -129,7 +129,7 @@ def measure_training(run: Run, log: Log) -> list[Part]:
 
 
 def _trained(run: Run, log: Log, name: str, loader: Loader, folder: Path) -> list[dict[str, float]]:
-    """Trains with a loader, from a store that holds the rows in its format."""
+    """Trains with a loader from a store that holds the rows in the loader's format."""
     if loader.kind is not None:
         run.program(
             "convert.py",
@@ -152,7 +152,7 @@ def _order(what: str, loader: str, num_workers: int, function: str) -> dict[str,
 
 
 def _places(store: SlowStore, folder: Any) -> dict[str, Any]:
-    """Returns where the objects are: the store, what signs in there, and the URLs of Parquet."""
+    """Returns where the objects are: the store, its credentials, and the URLs of the Parquet objects."""
     options = {
         "aws_endpoint": store.endpoint,
         "aws_region": "us-east-1",

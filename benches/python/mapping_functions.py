@@ -1,4 +1,4 @@
-"""What the workers of `mapping.py` run: a module that processes import quickly."""
+"""The functions that the workers of `mapping.py` run, in a module that is quick to import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SECONDS = 0.001
 
 
 def compute(batch: Any) -> Any:
-    """Takes a millisecond of a core, and holds the interpreter's lock meanwhile."""
+    """Computes for a millisecond while holding the GIL."""
     end = time.thread_time() + SECONDS
     while time.thread_time() < end:
         pass
@@ -17,6 +17,6 @@ def compute(batch: Any) -> Any:
 
 
 def wait(batch: Any) -> Any:
-    """Takes a millisecond of nobody's time: what is left is the cost of handing batches over."""
+    """Sleeps for a millisecond, so that only the cost of passing batches remains."""
     time.sleep(SECONDS)
     return batch

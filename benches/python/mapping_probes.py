@@ -1,4 +1,4 @@
-"""One loop, in a process of its own: `python mapping_probes.py JSON`; prints batches, seconds, processor time."""
+"""Runs one loop in its own process: `python mapping_probes.py JSON` prints batches, seconds and CPU time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 SEED = 7
 STEP_SECONDS = 0.02
-"""Of a training step."""
+"""Seconds of a training step."""
 MAX_STEPS = 1000
 WIDTH = 2048
-"""Tokens of a row."""
+"""Tokens per row."""
 
 
 def mapped(order: dict[str, Any]) -> Any:
@@ -26,7 +26,7 @@ def mapped(order: dict[str, Any]) -> Any:
 
 
 def torch_workers(order: dict[str, Any]) -> Any:
-    """Torch's DataLoader: workers that read, and run the function on what they read."""
+    """Torch's DataLoader, whose workers read and run the function."""
     from torch.utils.data import DataLoader
 
     return DataLoader(
@@ -40,7 +40,7 @@ def torch_workers(order: dict[str, Any]) -> Any:
 
 
 def forebay(order: dict[str, Any]) -> Any:
-    """A stream, in the loop itself."""
+    """A stream, read in the loop's process."""
     return _dataset(order).to_torch(_size(order))
 
 
@@ -60,11 +60,11 @@ def datasets_streaming(order: dict[str, Any]) -> Any:
 
 
 def litdata(order: dict[str, Any]) -> Any:
-    """Tokens as litdata stores them, copied to a folder of this run as they are needed."""
+    """Tokens as litdata stores them, copied on demand to a folder of this run."""
     from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
     from litdata.streaming import downloader
 
-    # It has no option for a server without TLS.
+    # Litdata has no option for a server without TLS.
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # noqa: SLF001
     given = order["storage_options"]
     os.environ["AWS_DEFAULT_REGION"] = given["aws_region"]
@@ -82,7 +82,7 @@ def litdata(order: dict[str, Any]) -> Any:
 
 
 def mosaicml(order: dict[str, Any]) -> Any:
-    """MosaicML streaming with its default shuffle, copied to a folder of this run as it is needed."""
+    """MosaicML streaming with its default shuffle, copied on demand to a folder of this run."""
     from streaming import StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
     from torch.utils.data import DataLoader
@@ -90,7 +90,7 @@ def mosaicml(order: dict[str, Any]) -> Any:
     given = order["storage_options"]
     os.environ |= {"S3_ENDPOINT_URL": given["aws_endpoint"], "AWS_DEFAULT_REGION": given["aws_region"]}
     os.environ |= {name.upper(): given[name] for name in ("aws_access_key_id", "aws_secret_access_key")}
-    # Of runs that were killed.
+    # Left by runs that were killed.
     clean_stale_shared_memory()
     dataset = StreamingDataset(
         remote=order["source"].rstrip("/"),
@@ -128,7 +128,7 @@ def _size(order: dict[str, Any]) -> int:
 
 
 def rate(batches: Iterable[Any], num_epochs: int = 1) -> dict[str, Any]:
-    """Takes an epoch to start the workers, and times others, each from its first batch on."""
+    """Runs one epoch to start the workers, then times others, each from its first batch on."""
     for _ in batches:
         pass
     seconds, cpu, count = 0.0, 0.0, 0
@@ -143,7 +143,7 @@ def rate(batches: Iterable[Any], num_epochs: int = 1) -> dict[str, Any]:
 
 
 def train(batches: Iterable[Any]) -> dict[str, Any]:
-    """Makes steps of a fixed time, which wait as those of a GPU do, and adds up what the loop waited for."""
+    """Makes steps that sleep for a fixed time, as a loop does that waits for a GPU, and sums the waiting for data."""
     taken = iter(batches)
     next(taken)
     waited, count, started = 0.0, 0, time.perf_counter()
@@ -158,7 +158,7 @@ def train(batches: Iterable[Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs what is asked for."""
+    """Runs the loop named on the command line."""
     order = json.loads(sys.argv[1])
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         batches = LOADERS[order["loader"]](order | {"cache": cache})

@@ -1,7 +1,7 @@
-"""Measures one reader in its own process: first what it delivers of tiny data, then how fast it delivers much.
+"""Measures one reader in its own process: first checks what it delivers from tiny data, then times it on large data.
 
-A reader is a function that returns an iterable of batches in the form of its case. What is timed is the epoch after the
-first batch, and the whole of it beside that, because a reader can do half of its work before it gives out anything.
+A reader is a function that returns an iterable of batches in the form of its case. Both the epoch after the first batch
+and the whole epoch are timed, because a reader can do half of its work before it delivers anything.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Checked:
-    """What a reader delivered of the tiny data set."""
+    """What a reader delivered from the tiny data set."""
 
     rows: int
     digest: str
-    """Of all values of all rows, in no order."""
+    """Digest of all values of all rows, in any order."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One epoch of one reader, or as much of it as was asked for."""
+    """One epoch of one reader, or the requested part of it."""
 
     rows: int
     """Rows delivered."""
@@ -49,27 +49,27 @@ class Measurement:
     first_batch_seconds: float
     """From the call to the first batch."""
     rows_per_second: float
-    """After the first batch, whose rows do not count."""
+    """Rate after the first batch, whose rows do not count."""
     rows_per_second_of_all: float
-    """From the call on."""
+    """Rate from the call on."""
     rows_per_second_late: float
-    """Of the second half of the rows: far from the rate of all where a reader is not steady."""
+    """Rate of the second half of the rows; far from the rate of all if a reader is not steady."""
     cpu_seconds: float
-    """Of all threads and worker processes, from the call to the last batch: hardly moved by other programs."""
+    """Of all threads and worker processes, from the call to the last batch; other programs hardly affect it."""
     peak_bytes: int
-    """Resident memory of the process at its highest, beyond what it held before the reader was first called."""
+    """Peak resident memory of the process, beyond what it held before the reader was first called."""
     workers_bytes: int
     """Memory of its worker processes at the end."""
     checksum: int
-    """Sum of some values of each row: two readers that read whole epochs must agree."""
+    """Sum of some values of each row, on which readers of whole epochs must agree."""
     is_whole: bool
-    """Whether the epoch ended before the time did."""
+    """Whether the epoch ended within the time limit."""
     stats: dict[str, float] = field(default_factory=dict)
-    """What a stream of Forebay says of itself at the end."""
+    """`stats()` of a Forebay stream at the end."""
 
 
 def check(reader: Reader, task: Task) -> Checked:
-    """Reads a tiny data set to its end and digests all of it."""
+    """Reads a tiny data set to its end and returns its digest."""
     import forms
 
     global held_bytes
@@ -84,7 +84,7 @@ def check(reader: Reader, task: Task) -> Checked:
 
 @contextlib.contextmanager
 def _awake() -> Iterator[None]:
-    """Has `datasets` not sleep for five seconds at the end of an epoch; where that is timed it does."""
+    """Stops `datasets` from sleeping for five seconds at the end of an epoch that is not timed."""
     if find_spec("datasets") is None:
         yield
         return
@@ -97,30 +97,30 @@ def _awake() -> Iterator[None]:
 
 
 held_bytes = 0
-"""What the process held before a reader was called."""
+"""Memory of the process before a reader was called."""
 
 
 def take_and_give_back(num_bytes: int) -> None:
-    """Takes memory from the system and gives it back, so that who takes it next does not wait for the machine's host.
+    """Allocates memory and frees it, so that the reader does not wait for the host to provide it.
 
-    That of a virtual machine takes what is free for some seconds, and finds it again at one to two seconds a GiB.
+    The host of a VM reclaims memory that is free for seconds, and takes one to two seconds per GiB to return it.
     """
     if num_bytes:
         mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
 
 def measure(reader: Reader, task: Task, max_seconds: float | None) -> Measurement:
-    """Runs a reader in this process, to the end or until so long after its first batch."""
+    """Runs a reader in this process, to the end or until a time limit after its first batch."""
     import forms
 
-    # The peak is counted anew.
+    # Resets the peak.
     Path("/proc/self/clear_refs").write_text("5")
     checksum = num_rows = 0
     marks: list[tuple[float, int]] = []
     is_whole = True
     cpu_before = _cpu_seconds()
     started = time.perf_counter()
-    # Bound to names, so that leaving the loop does not close them: `datasets` then sleeps for five seconds.
+    # Bound to names, so that leaving the loop does not close them: closing `datasets` sleeps for five seconds.
     batches = reader(task)
     iterator = iter(batches)
     for batch in iterator:
@@ -152,7 +152,7 @@ def measure(reader: Reader, task: Task, max_seconds: float | None) -> Measuremen
 
 
 def _rate(rows: int, seconds: float) -> float:
-    """Returns rows per second; 0 where all came in one batch."""
+    """Returns rows per second; 0 if all rows came in one batch."""
     return rows / seconds if rows else 0.0
 
 
@@ -162,7 +162,7 @@ def _late(marks: Sequence[tuple[float, int]], num_rows: int, seconds: float) -> 
 
 
 def peak_bytes() -> int:
-    """Returns the highest resident size of this process; unlike `getrusage`, not that of a parent before `exec`."""
+    """Returns the peak resident size of this process; `getrusage` may return that of its parent before `exec`."""
     return _status("VmHWM")
 
 
@@ -174,7 +174,7 @@ def _status(name: str) -> int:
 
 
 def _cpu_seconds() -> float:
-    """Returns the time of this process, of its children that have ended and of those that have not."""
+    """Returns the CPU time of this process and its children, both ended and running."""
     times = os.times()
     ended = times.user + times.system + times.children_user + times.children_system
     return ended + sum(map(_cpu_seconds_of, _children(os.getpid())))
@@ -184,19 +184,19 @@ def _cpu_seconds_of(process: int) -> float:
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        # It has ended in this moment, and is counted among those.
+        # It has just ended, and is counted among the ended ones.
         return 0.0
     return sum(map(int, fields[11:15])) / CLOCK_TICKS
 
 
 def _children(process: int) -> list[int]:
-    """Returns all processes that descend from one."""
+    """Returns all descendants of a process."""
     found = []
     for task in Path(f"/proc/{process}/task").iterdir():
         try:
             direct = [int(child) for child in (task / "children").read_text().split()]
         except OSError:
-            # A thread that has ended.
+            # A thread that has just ended.
             continue
         for child in direct:
             found.append(child)
@@ -206,7 +206,7 @@ def _children(process: int) -> list[int]:
 
 
 def _proportional_bytes(process: int) -> int:
-    """Returns the memory of a process, what it shares with others in equal parts."""
+    """Returns the memory of a process, with memory shared with others divided equally."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -215,12 +215,12 @@ def _proportional_bytes(process: int) -> int:
 
 
 def end_workers() -> None:
-    """Kills the processes that this one has started."""
+    """Kills the processes that this process has started."""
     for child in _children(os.getpid()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
 
 
 def median(found: Sequence[Measurement], name: str) -> float:
-    """Returns the median of one field."""
+    """Returns the median of a field."""
     return float(statistics.median(getattr(result, name) for result in found))

@@ -1,4 +1,4 @@
-"""Peak memory over an epoch, by data set and memory limit."""
+"""Measures peak memory over an epoch, by data set and memory limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LIMITS = (256 * MIB, 1024 * MIB)
 INDEXED = ("tokens-indexed", "tokens")
-"""A data set besides those of the cases, and the case whose columns it has."""
+"""An additional data set, and the case whose columns it has."""
 
 ROW_GROUPS = ("tokens", "images", "wide")
 """Kinds of scripts/large_row_groups.py."""
@@ -26,7 +26,7 @@ ROW_GROUP_LIMIT = 256 * MIB
 
 
 def measure(run: Run, log: Log) -> list[Part]:
-    """Reads epochs in processes of their own."""
+    """Reads each epoch in its own process."""
     torch_bytes = log.once("torch", lambda: run.program("probes.py", "memory-of-torch"))["peak_bytes"]
     rows = [["interpreter and torch", "", mib(torch_bytes), ""]]
     bars: list[Part] = []
@@ -58,7 +58,7 @@ def measure(run: Run, log: Log) -> list[Part]:
         opened = seen(0)["peak_bytes"]
         rows.append([f"{name}, opened", "", mib(opened), ""])
         for limit in limits:
-            # One epoch is a thousand batches: its peak does not need repeating, and a short memory makes it long.
+            # One epoch has a thousand batches, so its peak needs no repetition, and small limits make epochs long.
             peak = seen(limit)["peak_bytes"]
             ratio = (peak - opened) / limit
             print(f"    {name} at {mib(limit)}: {mib(peak)}, {ratio:.2f} of the limit", flush=True)

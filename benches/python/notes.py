@@ -1,4 +1,4 @@
-"""The words of the page `docs/benchmarks.md`: how to read it, and what is measured how."""
+"""The text of `docs/benchmarks.md`: how to read it, and what is measured and how."""
 
 HEAD = """\
 # Benchmarks

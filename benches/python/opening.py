@@ -1,9 +1,9 @@
-"""Opens a dataset of many small files: cold, from the cache of footers, and from a manifest.
+"""Measures opening a dataset of many small files: cold, from the footer cache, and from a manifest.
 
     python benches/python/opening.py [--files 10000] [--json]
 
-Each way runs in an interpreter of its own, several times; the best time counts. The files are on local disk, so what is
-measured is the work; over a network each request has its latency besides.
+Each way runs several times, in its own interpreter; the best time counts. The files are on local disk, so only the work
+is measured; over a network the latency of each request is added.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROW_GROUP_ROWS = 250
 
 
 def write(folder: Path, num_files: int) -> None:
-    """Writes files of ten columns and four row groups, all with the same bytes."""
+    """Writes identical files of ten columns and four row groups."""
     folder.mkdir(parents=True, exist_ok=True)
     table = pa.table(
         {
@@ -45,12 +45,12 @@ def write(folder: Path, num_files: int) -> None:
     for number in range(1, num_files):
         (folder / f"part-{number}.parquet").write_bytes(body)
     for path in folder.iterdir():
-        # Files that changed just now are not kept in the cache.
+        # Files that were just changed are not cached.
         os.utime(path, (1, 1))
 
 
 def opened(source: str) -> dict[str, float]:
-    """Opens a source in this process; returns the seconds, those of all cores, and the memory that it takes after."""
+    """Opens a source in this process; returns the seconds, the CPU seconds, and the memory used afterwards."""
     import forebay as fb
 
     held_before = resident_bytes()
@@ -65,12 +65,12 @@ def opened(source: str) -> dict[str, float]:
 
 
 def resident_bytes() -> int:
-    """Returns the memory of this process."""
+    """Returns the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def run(source: str | Path, cache: Path | None) -> dict[str, float]:
-    """Opens a source in an interpreter of its own, with a cache or without."""
+    """Opens a source in a new interpreter, with or without a cache."""
     environment = os.environ | {"FOREBAY_CACHE": "0" if cache is None else str(cache)}
     command = [sys.executable, __file__, "--open", str(source)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -79,7 +79,7 @@ def run(source: str | Path, cache: Path | None) -> dict[str, float]:
 
 
 def measure(folder: Path, scratch: Path) -> dict[str, dict[str, float]]:
-    """Returns the best of some runs of each way."""
+    """Returns the best of several runs of each way."""
     import forebay as fb
 
     manifest = scratch / "files.forebay"
@@ -108,7 +108,7 @@ def measure(folder: Path, scratch: Path) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

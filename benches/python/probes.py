@@ -1,6 +1,6 @@
-"""Memory and exit of Forebay, each seen in an interpreter of its own: `python probes.py NAME [FOLDER [LIMIT CASE]]`.
+"""Probes of Forebay, each for its own interpreter: `python probes.py NAME [FOLDER [LIMIT CASE]]`.
 
-Memory is the highest resident size that the kernel has seen, of the whole process: interpreter, torch and extension.
+Memory is the kernel's peak resident size of the whole process: interpreter, torch and extension.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SEED = 7
 
 
 def memory_of_torch() -> dict[str, Any]:
-    """The interpreter and torch, nothing else."""
+    """Only the interpreter and torch."""
     import torch  # noqa: F401
 
     return {"peak_bytes": measuring.peak_bytes()}
 
 
 def memory_epoch(folder: str, limit: str, case: str) -> dict[str, Any]:
-    """A shuffled epoch whose windows take half of the memory limit, as by default; a limit of 0 only opens it."""
+    """A shuffled epoch whose windows take half of the memory limit, the default; with a limit of 0, only opens it."""
     stream = _stream(folder, int(limit), case)
     if limit == "0":
         len(stream)
@@ -38,14 +38,14 @@ def memory_epoch(folder: str, limit: str, case: str) -> dict[str, Any]:
 
 
 def memory_row_group(path: str, limit: str, _case: str) -> dict[str, Any]:
-    """One large row group, all columns, shuffled as in `memory_epoch`; a limit of 0 only opens it."""
+    """One large row group, all columns, shuffled as in `memory_epoch`; with a limit of 0, only opens it."""
     import forebay as fb
 
     dataset = fb.load_dataset(path, split="train")
     if limit == "0":
         len(dataset.batches(ROW_GROUP_BATCH_SIZE))
         return {"peak_bytes": measuring.peak_bytes()}
-    # Images are of 64 MiB each: a batch of one is a fourth of the limit.
+    # Images have 64 MiB each, so a batch of one is a quarter of the limit.
     batch_size = 1 if "image" in dataset.column_names else ROW_GROUP_BATCH_SIZE
     shuffled = dataset.shuffle(seed=SEED, shuffle_bytes=int(limit) // 2)
     started = time.perf_counter()
@@ -54,7 +54,7 @@ def memory_row_group(path: str, limit: str, _case: str) -> dict[str, Any]:
 
 
 def _stream(folder: str, limit: int, name: str) -> Any:
-    """Returns the stream of a case; a limit of 0 is the default."""
+    """Returns the stream of a case; a limit of 0 means the default."""
     import forebay as fb
 
     case = CASES[name]
@@ -67,7 +67,7 @@ def _stream(folder: str, limit: int, name: str) -> Any:
 
 
 def hand_over(folder: str, name: str) -> dict[str, Any]:
-    """An epoch in the dataset's order: the tensors taken, and the time in which nobody waited for a batch."""
+    """An epoch in the dataset's order: the number of tensors taken, and the time spent on that without waiting."""
     import forebay as fb
 
     case = CASES[name]
@@ -87,7 +87,7 @@ def hand_over(folder: str, name: str) -> dict[str, Any]:
 
 
 def from_store(endpoint: str, name: str) -> dict[str, Any]:
-    """An epoch of Arrow batches from a store on this machine, after one that has opened the connections."""
+    """An epoch of Arrow batches from a store on this machine, after one that opened the connections."""
     from slow_store import BUCKET
 
     import forebay as fb
@@ -98,7 +98,7 @@ def from_store(endpoint: str, name: str) -> dict[str, Any]:
         "aws_secret_access_key": "bench",
         "aws_region": "us-east-1",
         "allow_http": "true",
-        # The certificate is of this run.
+        # The certificate was made for this run.
         "allow_invalid_certificates": "true",
     }
     case = CASES[name]
@@ -114,14 +114,14 @@ def from_store(endpoint: str, name: str) -> dict[str, Any]:
 
 
 def exit_torch() -> dict[str, Any]:
-    """Ends with torch imported."""
+    """Exits with torch imported."""
     import torch  # noqa: F401
 
     return {"ended": time.time()}
 
 
 def exit_forebay(folder: str) -> dict[str, Any]:
-    """Ends in the middle of an epoch, with threads at work."""
+    """Exits in the middle of an epoch, with threads at work."""
     # Bound to a global name: the iterator lives until the interpreter is torn down.
     global batches
     batches = iter(_stream(folder, 0, "tokens"))

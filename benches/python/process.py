@@ -1,4 +1,4 @@
-"""How long the import and the exit take."""
+"""Measures how long import and exit take."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def measure(run: Run, log: Log) -> list[Part]:
-    """Times interpreters."""
+    """Times the start and exit of interpreters."""
     folder = data.make("tokens", run.data, "quick" if run.is_quick else "full")
     bare = log.once("interpreter", lambda: _interpreter_seconds(run, "pass"))
     ours = log.once("import", lambda: _interpreter_seconds(run, "import forebay")) - bare
@@ -39,7 +39,7 @@ def measure(run: Run, log: Log) -> list[Part]:
 
 
 def _interpreter_seconds(run: Run, code: str) -> float:
-    """Returns the median of the seconds of ten interpreters, after one to warm the page cache."""
+    """Returns the median seconds of ten interpreters, after one to warm the page cache."""
     times = []
     for _ in range(11):
         started = time.perf_counter()
@@ -49,7 +49,7 @@ def _interpreter_seconds(run: Run, code: str) -> float:
 
 
 def _exit_seconds(run: Run, num_rounds: int, *arguments: object) -> float:
-    """Returns the seconds from a program's last statement until it is gone, the median of some rounds."""
+    """Returns the median seconds from a program's last statement until its process has ended."""
     times = []
     for _ in range(num_rounds):
         ended = run.program("probes.py", *arguments)["ended"]

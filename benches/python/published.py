@@ -1,7 +1,7 @@
-"""What the page shows: of each case what was measured last, with the day and the build, in `docs/benchmarks/CASE.json`.
+"""The results that the page shows, in `docs/benchmarks/CASE.json`: the last of each case, with its day and build.
 
-A run seldom measures everything, and what is kept beside the data is gone with the machine. A case is seen whole in one
-run, so cases of several runs can stand on one page, as long as it says which is of which.
+A run seldom measures everything, and the results beside the data are lost with the machine. A case is always measured
+completely in one run, so the page can show cases from several runs, and says which is from which.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FOLDER = ROOT / "docs" / "benchmarks"
 
 @dataclass(frozen=True)
 class Published:
-    """A folder of the cases that the page shows."""
+    """The folder of the cases that the page shows."""
 
     folder: Path = FOLDER
 
     def take(self, results: Results, cases: Sequence[str]) -> None:
-        """Puts cases of a run in the place of what was measured of them before."""
+        """Replaces the results of cases by those of a run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         day, commit = dt.datetime.now(dt.UTC).date().isoformat(), _commit()
         for case in cases:
@@ -47,7 +47,7 @@ class Published:
             self._path(case).write_text(json.dumps(found, indent=1) + "\n")
 
     def page(self, cases: Sequence[str]) -> str:
-        """Returns the page of those of the cases that were measured, which names the others."""
+        """Returns the page with the cases that were measured; it names the others."""
         found = {case: json.loads(self._path(case).read_text()) for case in cases if self._path(case).exists()}
         parts: list[Part] = [report.of_json(part) for case in found.values() for part in case["parts"]]
         missing = [case for case in cases if case not in found]
@@ -59,7 +59,7 @@ class Published:
 
 
 def _machine(found: dict[str, dict[str, Any]]) -> list[Table]:
-    """Returns what all numbers depend on besides the code, and for each case what else."""
+    """Returns tables of the settings that all cases share, and of those that differ."""
     settings = [case["settings"] for case in found.values()]
     names = list(dict.fromkeys(name for of_case in settings for name in of_case))
     common = {name: settings[0].get(name) for name in names if len({str(of.get(name)) for of in settings}) == 1}
@@ -72,6 +72,6 @@ def _machine(found: dict[str, dict[str, Any]]) -> list[Table]:
 
 
 def _commit() -> str:
-    """Returns the commit whose code is measured, and whether it was changed."""
+    """Returns the commit that is measured, and whether there are uncommitted changes."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=7"]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,7 +1,6 @@
-"""The readers of the throughput benchmarks by name, and the process that measures one: `python readers.py JSON`.
+"""The readers of the throughput benchmarks. `python readers.py JSON` measures one in its own process.
 
-A family is what the tables show; its variants are ways to use it. The first round measures all of them, the others only
-the best.
+The tables show families; variants are ways to use one. The first round measures all variants, the others only the best.
 """
 
 from __future__ import annotations
@@ -35,32 +34,32 @@ class Variant:
     """`module.function`, imported only in the process that measures it."""
     num_workers: int = 0
     forms: tuple[str, ...] = ("tensor", "strings", "bytes", "masked")
-    """Forms that it can hand over."""
+    """Forms of batches that it can deliver."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A reader: its variants, and what it needs."""
+    """A reader: its variants and what it needs."""
 
     variants: tuple[Variant, ...]
     conversion: str | None = None
-    """The kind of `convert` that it reads."""
+    """The kind of conversion (`convert.py`) that it reads."""
     reads_repeated: bool = True
-    """Whether it reads the objects of a whole pass; if not, those of the source once."""
+    """Whether it reads the objects of a whole pass; if not, it reads those of the source once."""
     is_loader: bool = False
-    """Whether it is stopped after some seconds, and not read to its end."""
+    """Whether it is stopped after some seconds instead of being read to the end."""
     environment: str | None = None
-    """Name of the folder of its own virtual environment."""
+    """Folder name of its own virtual environment."""
     num_cores: int | None = None
-    """Cores that it gets instead of those of the run."""
+    """Number of cores that it gets, if not those of the run."""
 
     def variants_for(self, case: Case) -> list[Variant]:
-        """Returns the variants that can hand over the form of a case."""
+        """Returns the variants that can deliver the form of a case."""
         return [variant for variant in self.variants if case.form in variant.forms]
 
 
 def _workers(function: str) -> tuple[Variant, ...]:
-    """Returns a loader without and with worker processes."""
+    """Returns variants of a loader without and with worker processes."""
     return (Variant("no workers", function), Variant("2 workers", function, num_workers=2))
 
 
@@ -104,7 +103,7 @@ FAMILIES = {
 
 
 def families(case: Case) -> dict[str, Family]:
-    """Returns the readers of a case: ours first."""
+    """Returns the readers of a case, ours first."""
     return {name: FAMILIES[name] for name in (*OURS, *case.rivals)}
 
 
@@ -116,9 +115,9 @@ def load(function: str) -> Callable[[Task], Iterable[dict[str, Any]]]:
 
 
 def main(order: dict[str, Any]) -> None:
-    """Warms a reader up on few rows, measures it on many, and prints both."""
+    """Warms up a reader on few rows, measures it on many, and prints both results."""
     if find_spec("pandas") is not None:
-        # Arrow's scalars and sums import it; some readers have done that already.
+        # Arrow's scalars and sums import it; some readers have already done so.
         importlib.import_module("pandas")
     case = CASES[order["case"]]
     reader = load(order["function"])
@@ -130,7 +129,7 @@ def main(order: dict[str, Any]) -> None:
     measuring.take_and_give_back(order["free_bytes"])
     found = measuring.measure(reader, task(order["folder"], order["source"]), order["max_seconds"])
     print(json.dumps({"checked": asdict(tiny), "measured": asdict(found)}), flush=True)
-    # Some readers leave threads and workers that outlive or abort the interpreter; their measurement is done.
+    # Some readers leave threads and workers that outlive or abort the interpreter; the measurement is complete.
     measuring.end_workers()
     os._exit(0)
 

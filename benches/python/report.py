@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of measurements; the first column names them."""
+    """A table of measurements; the first column has their names."""
 
     title: str
     header: Sequence[str]
@@ -30,35 +30,35 @@ class Table:
 
 @dataclass(frozen=True)
 class Bar:
-    """A measured value and what it has to reach."""
+    """A measured value and the value it must reach."""
 
     name: str
     value: float
     bar: float
     at_most: bool = False
     spread: tuple[float, float] | None = None
-    """The least and the most of the rounds."""
+    """The lowest and highest value of the rounds."""
 
     @classmethod
     def of(cls, name: str, ratios: Sequence[float], bar: float) -> Bar:
-        """Returns a bar that the median of some ratios has to reach."""
+        """Returns a bar that the median of some ratios must reach."""
         if not ratios:
             return cls(name, float("nan"), bar)
         return cls(name, statistics.median(ratios), bar, spread=(min(ratios), max(ratios)))
 
     @property
     def is_met(self) -> bool:
-        """Whether the value is on the right side of the bar; what is not a number is on neither."""
+        """Whether the value is on the right side of the bar; NaN never is."""
         return self.value <= self.bar if self.at_most else self.value >= self.bar
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing among the pages."""
+    """A picture in the documentation."""
 
     title: str
     path: str
-    """From the folder of the pages."""
+    """Relative to the folder of the pages."""
     caption: str
 
 
@@ -67,12 +67,12 @@ KINDS = {kind.__name__: kind for kind in (Table, Bar, Picture)}
 
 
 def to_json(part: Part) -> dict[str, Any]:
-    """Returns a part as JSON has it."""
+    """Returns a part as a JSON value."""
     return {"kind": type(part).__name__, **asdict(part)}
 
 
 def of_json(found: dict[str, Any]) -> Part:
-    """Returns the part that `to_json` was given."""
+    """Returns the part that was passed to `to_json`."""
     made: Part = KINDS[found["kind"]](**{name: value for name, value in found.items() if name != "kind"})
     return made
 
@@ -83,7 +83,7 @@ def page(
     missing: Sequence[str] = (),
     failures: Sequence[Sequence[str]] = (),
 ) -> str:
-    """Returns the page: what is `missing`, what failed, bars, tables, pictures, notes, and tables of the machine."""
+    """Returns the page: `missing` cases, failures, bars, tables, pictures, notes, and tables of the machine."""
     rows = [
         [
             bar.name,
@@ -107,12 +107,12 @@ def page(
 
 
 def machine(settings: dict[str, Any]) -> Table:
-    """Returns what the numbers depend on besides the code."""
+    """Returns the table of settings that the numbers depend on besides the code."""
     return Table("Machine", ["", ""], [[name, str(value)] for name, value in settings.items()])
 
 
 def hardware() -> dict[str, str]:
-    """Returns what this machine is."""
+    """Returns a description of this machine."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -124,7 +124,7 @@ def hardware() -> dict[str, str]:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Returns the versions of packages of this environment, and of the crate that decodes."""
+    """Returns the versions of packages in this environment and of the crate `parquet`."""
     return {**{package: metadata.version(package) for package in packages}, "parquet-rs": _locked("parquet")}
 
 
@@ -135,12 +135,12 @@ def _locked(crate: str) -> str:
 
 
 def progress(name: str, total: int) -> Any:
-    """Returns a bar of progress on the terminal, if there is one."""
+    """Returns a progress bar if there is a terminal."""
     return tqdm(total=total, desc=name, unit="run", file=sys.stderr, disable=None, leave=False)
 
 
 def count(value: float) -> str:
-    """Returns a rate without figures that mean nothing."""
+    """Returns a rate without meaningless digits."""
     return f"{round(value, -2 if value >= 1000 else 0):,.0f}"
 
 
@@ -150,7 +150,7 @@ def mib(value: float) -> str:
 
 
 def span(values: Sequence[float]) -> str:
-    """Returns the least and the most of some ratios."""
+    """Returns the lowest and highest of some ratios as text."""
     return f"{_short(min(values))} to {_short(max(values))}" if values else ""
 
 

@@ -1,7 +1,7 @@
-"""Keeps what was measured, so that a run that was stopped goes on, and that the page is made of several runs.
+"""Stores measurements, so that a stopped run can be resumed and the page can combine several runs.
 
-Each case has two files in the folder of the results: `CASE.jsonl`, the settings and then one line for each
-measurement as soon as it is made, and `CASE.json`, the settings and the case's tables and bars once it is done.
+Each case has two files in the folder of results. `CASE.jsonl` has the settings, and then one line for each measurement
+as soon as it is made. `CASE.json` has the settings, tables and bars of the case, and is written when the case is done.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Log:
     seen: dict[str, Any] = field(default_factory=dict)
 
     def once(self, key: str, measure: Callable[[], Any]) -> Any:
-        """Returns the measurement of this key; makes it unless it was made in the run that this one goes on with."""
+        """Returns the measurement with this key; makes it unless the resumed run has made it already."""
         if key not in self.seen:
             self.seen[key] = measure()
             with self.path.open("a") as log:
@@ -38,13 +38,13 @@ class Log:
 
 @dataclass(frozen=True)
 class Results:
-    """A folder of results and what they depend on."""
+    """A folder of results, and the settings that they depend on."""
 
     folder: Path
     settings: dict[str, Any]
 
     def begin(self, case: str, *, is_resumed: bool) -> Log:
-        """Opens the log of a case, with what it holds if the run goes on.
+        """Opens the log of a case; if the run is resumed, with its content.
 
         Raises:
             FailedError: The log was made with other settings.
@@ -67,7 +67,7 @@ class Results:
             raise FailedError(f"{path.name} is of another run, measure it anew without --resume: {differences}")
 
     def finish(self, case: str, parts: list[Part], failures: list[str]) -> None:
-        """Keeps the tables and bars of a case, and what could not be measured of it."""
+        """Stores the tables and bars of a case, and what could not be measured."""
         found = {
             "settings": self.settings,
             "failures": failures,
@@ -76,15 +76,15 @@ class Results:
         self._path(case).write_text(json.dumps(found, indent=1))
 
     def parts(self, case: str) -> list[Part]:
-        """Returns the tables and bars of a case; none if it has not been measured."""
+        """Returns the tables and bars of a case, empty if it has not been measured."""
         return [report.of_json(part) for part in self._file(case).get("parts", [])]
 
     def is_done(self, case: str) -> bool:
-        """Whether a case has been measured, and all of it."""
+        """Whether a case has been measured completely."""
         return self._file(case).get("failures") == []
 
     def failures(self, case: str) -> list[tuple[str, str]]:
-        """Returns what could not be measured of a case, and the end of what was said about it."""
+        """Returns what could not be measured in a case, with the end of each error message."""
         found = [failure.partition(": ") for failure in self._file(case).get("failures", [])]
         return [(what, said.strip().rpartition("\n")[2]) for what, _, said in found]
 

@@ -1,8 +1,7 @@
-"""Plots what an epoch holds: resident memory and the stream's own count, over time, into `docs/rss.svg`.
+"""Plots the memory of an epoch over time into `docs/rss.svg`: resident memory, and the stream's own count.
 
-Each memory limit has a process of its own, which reads a shuffled epoch of `tokens-indexed` (see data.py) whose windows
-take half of the limit. Resident memory is that beyond what the process held with the data set opened and one batch
-read.
+For each memory limit, a separate process reads a shuffled epoch of `tokens-indexed` (see data.py) whose windows take
+half of the limit. Resident memory excludes what the process held with the data set opened and one batch read.
 
     python benches/python/rss.py [--data FOLDER] [--limits 256 1024]
 """
@@ -35,7 +34,7 @@ MAX_POINTS = 300
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at the process."""
+    """One sample of the process."""
 
     seconds: float
     resident_mib: float
@@ -51,7 +50,7 @@ def resident_bytes() -> int:
 
 
 def probe(folder: str, limit: int) -> list[tuple[float, float, float]]:
-    """Reads an epoch in this process and returns what was seen of it."""
+    """Reads an epoch in this process and returns the samples."""
     import forebay as fb
 
     dataset = fb.load_dataset(folder, split="train", columns=["tokens"])
@@ -80,7 +79,7 @@ def probe(folder: str, limit: int) -> list[tuple[float, float, float]]:
 
 
 def panel(samples: list[Sample], limit_mib: int, top: int) -> list[str]:
-    """Draws one limit's epoch."""
+    """Draws the epoch of one limit."""
     width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     end = max(sample.seconds for sample in samples)
     most = max(limit_mib * 1.25, *(sample.resident_mib for sample in samples))
@@ -101,7 +100,7 @@ def panel(samples: list[Sample], limit_mib: int, top: int) -> list[str]:
         tick = LEFT + part / 4 * width
         parts.append(f'<text class="x" x="{tick:.1f}" y="{top + HEIGHT - BOTTOM + 18}">{end * part / 4:.0f} s</text>')
     stride = max(1, len(samples) // MAX_POINTS)
-    # The highest of a stride, so that no peak is left out.
+    # The maximum of each stride, so that no peak is left out.
     groups = [samples[first : first + stride] for first in range(0, len(samples), stride)]
     parts.append(line([(0, limit_mib), (end, limit_mib)], "limit"))
     parts.append(line([(group[0].seconds, max(s.counted_mib for s in group)) for group in groups], "counted"))
@@ -110,7 +109,7 @@ def panel(samples: list[Sample], limit_mib: int, top: int) -> list[str]:
 
 
 def picture(panels: list[tuple[int, list[Sample]]]) -> str:
-    """Returns the whole drawing."""
+    """Returns the whole picture."""
     height = HEIGHT * len(panels) + 30
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
@@ -131,10 +130,10 @@ def picture(panels: list[tuple[int, list[Sample]]]) -> str:
 
 
 def main() -> None:
-    """Measures and draws."""
+    """Measures and draws the picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=data.default_folder(), help="where the data sets are, or will be")
-    parser.add_argument("--limits", type=int, nargs="+", default=[256, 1024], help="in MiB")
+    parser.add_argument("--data", type=Path, default=data.default_folder(), help="folder of the data sets")
+    parser.add_argument("--limits", type=int, nargs="+", default=[256, 1024], help="memory limits in MiB")
     parser.add_argument("--probe", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.probe:

@@ -1,14 +1,14 @@
-"""Measures Forebay beside other readers, and writes `docs/benchmarks.md` when asked to.
+"""Measures Forebay beside other readers, and writes `docs/benchmarks.md` if requested.
 
-Every number is seen in this run, on this machine, from objects that lie in the page cache.
+Every number is measured in this run, on this machine, with objects in the page cache.
 
     python benches/python/run.py                      everything
     python benches/python/run.py --only tokens text   some cases
-    python benches/python/run.py --readers pyarrow    ours and one rival
-    python benches/python/run.py --quick              little data and one round, to see that everything works
-    python benches/python/run.py --resume             goes on with a run that was stopped
-    python benches/python/run.py --report             measures nothing, shows what there is
-    python benches/python/run.py --write-docs         writes the page, with what this build has measured
+    python benches/python/run.py --readers pyarrow    Forebay and one rival
+    python benches/python/run.py --quick              little data and one round, to check that everything works
+    python benches/python/run.py --resume             continues a stopped run
+    python benches/python/run.py --report             measures nothing, shows existing results
+    python benches/python/run.py --write-docs         writes the page, with the results of this build
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def main() -> None:
     """Runs the benchmarks."""
     parser = _parser()
     arguments = parser.parse_args()
-    # So that what it has started ends with it.
+    # So that the processes it started end with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     missing = [package for module, package in PACKAGES.items() if find_spec(module) is None]
     if missing:
@@ -98,7 +98,7 @@ def main() -> None:
     folder = arguments.data.resolve()
     has_decode = not arguments.no_decode
     run = Run(folder, num_rounds, arguments.cores, arguments.quick, has_decode, tuple(arguments.readers))
-    # What is not whole does not take the place of what is.
+    # Partial results must not replace complete ones.
     kind = "-quick" if run.is_quick else "-some" if run.readers else ""
     results = Results(folder / f"results{kind}", _settings(run))
     load = os.getloadavg()[0]
@@ -119,34 +119,32 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--data", type=Path, default=data.default_folder(), help="where data and results are, or will be"
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each reader; the median counts")
+    parser.add_argument("--data", type=Path, default=data.default_folder(), help="folder of data and results")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each reader; the median is reported")
     parser.add_argument("--cores", type=int, default=len(harness.cpus()), help="cores that every reader may use")
     parser.add_argument("--only", nargs="+", choices=CASES, metavar="CASE", help=f"of {', '.join(CASES)}")
     parser.add_argument(
-        "--readers", nargs="+", default=[], metavar="PART", help="of rivals' names: only these, and ours"
+        "--readers", nargs="+", default=[], metavar="PART", help="parts of rivals' names: only these, and Forebay"
     )
     parser.add_argument("--quick", action="store_true", help="little data, one round, fewer variants")
     parser.add_argument("--no-decode", action="store_true", help="leave out the bare decode, which cargo builds")
-    parser.add_argument("--resume", action="store_true", help="keep what a run with the same settings has measured")
-    parser.add_argument("--report", action="store_true", help="measure nothing, show the results that there are")
+    parser.add_argument("--resume", action="store_true", help="keep the measurements of a run with the same settings")
+    parser.add_argument("--report", action="store_true", help="measure nothing, show existing results")
     parser.add_argument(
         "--write-docs",
         action="store_true",
-        help="write docs/benchmarks.md, with the cases measured with this build in place of what it had of them",
+        help="write docs/benchmarks.md, replacing the cases that were measured with this build",
     )
     return parser
 
 
 def _default_cases(*, is_quick: bool) -> list[str]:
-    """Returns the cases of a run that names none; a quick one leaves out scans, whose data takes minutes to write."""
+    """Returns the default cases; a quick run leaves out scans, whose data takes minutes to write."""
     return [name for name in CASES if name != "scan" or not is_quick]
 
 
 def _measure(run: Run, results: Results, name: str, *, is_resumed: bool) -> None:
-    """Measures a case, unless the run that this one goes on with has."""
+    """Measures a case, unless the resumed run has done so."""
     log = results.begin(name, is_resumed=is_resumed)
     if results.is_done(name):
         print(f"{name}: done before", flush=True)
@@ -158,7 +156,7 @@ def _measure(run: Run, results: Results, name: str, *, is_resumed: bool) -> None
 
 
 def _settings(run: Run) -> dict[str, object]:
-    """Returns what measurements depend on."""
+    """Returns the settings that measurements depend on."""
     return {
         **report.hardware(),
         "cores": run.num_cores,
@@ -171,14 +169,14 @@ def _settings(run: Run) -> dict[str, object]:
 
 
 def _page(results: Results) -> str:
-    """Returns the page of all cases that are done, which names the others."""
+    """Returns the page with all cases that are done; it names the others."""
     parts = [part for name in CASES for part in results.parts(name)]
     missing = [name for name in CASES if not results.is_done(name)]
     return report.page(parts, [report.machine(results.settings)], missing)
 
 
 def _has_ours(results: Results, name: str) -> bool:
-    """Whether Forebay was measured in a case; a rival may have failed."""
+    """Whether Forebay was measured in a case, even if a rival failed."""
     return not any("forebay" in what for what, _ in results.failures(name))
 
 
@@ -186,7 +184,7 @@ def _write(results: Results) -> None:
     """Writes the page.
 
     Raises:
-        FailedError: It would be of little data, or without some of the rivals, or nothing was measured with this build.
+        FailedError: The results are of a quick run or lack some rivals, or nothing was measured with this build.
     """
     if results.settings["size"] != "full":
         raise FailedError("the page is not written from --quick: its numbers mean nothing")

@@ -1,8 +1,8 @@
-"""Filtered scans from a slow store, beside other readers of Parquet and Lance: seconds, bytes, requests, depth.
+"""Measures filtered scans from a slow store, beside other readers: seconds, bytes, requests, and depth of requests.
 
-A cell is one filter on one data set (`scan_data`) at one latency of the store (`slow_store`). The six selectivities
-times two payloads times two sizes of pages are 24 cells at 50 ms; some of them are repeated at 0 and 100 ms and on
-objects without a page index. Rows that are kept lie anywhere or together, in turn from cell to cell.
+A cell is one filter on one data set (`scan_data`) at one latency of the store (`slow_store`). Six selectivities, two
+payloads and two page sizes make 24 cells at 50 ms; some of them are repeated at 0 and 100 ms and on objects without a
+page index. The kept rows are scattered in one cell and together in the next, alternately.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ QUICK = (0.001, 0.5)
 """Selectivities of a quick run."""
 
 SPARSE = 0.001
-"""Up to this selectivity no reader has more to ask for than fits into its requests at once."""
+"""Up to this selectivity, the requests of every reader fit into one round of parallel requests."""
 
 MOST_OVER_READ = 1.2
-"""Times the pages that hold rows."""
+"""As a multiple of the pages that hold rows."""
 
 ROUND_TRIP_MIB = 16
-"""What Forebay reads in vain at most, to spare a round trip."""
+"""The most that Forebay reads in vain to save a round trip."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is measured of every reader."""
+    """One measurement, made with every reader."""
 
     selectivity: float
     is_clustered: bool
@@ -71,7 +71,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The cell as the tables have it."""
+        """The cell's name in the tables."""
         where = "together" if self.is_clustered else "anywhere"
         index = "" if self.has_index else ", no page index"
         percent = f"{self.selectivity * 100:.3g} %"
@@ -79,7 +79,7 @@ class Cell:
 
     @property
     def where(self) -> str:
-        """The filter: exactly so many rows pass it."""
+        """The filter; exactly `num_rows` rows pass it."""
         total = scan_data.NUM_ROWS[self.shape]
         if not self.is_clustered:
             return f"rnd < {self.selectivity:.6f}"
@@ -106,7 +106,7 @@ def cells(*, is_quick: bool) -> list[Cell]:
 
 
 def measure(run: Run, log: Log) -> list[Part]:
-    """Measures all cells and the taking of rows by number."""
+    """Measures all cells, and taking rows by number."""
     folder = run.data / "scan"
     for shape in SHAPES:
         for pages in PAGE_NAMES:
@@ -129,7 +129,7 @@ def measure(run: Run, log: Log) -> list[Part]:
 
 
 def _store_alone(folder: Path) -> float:
-    """Returns the MiB per second at which this process gets whole objects and drops them."""
+    """Returns the MiB per second at which this process gets whole objects and discards them."""
     paths = sorted((folder / "wide-64k").glob("*.parquet"))
 
     def get(url: str) -> None:
@@ -146,7 +146,7 @@ def _store_alone(folder: Path) -> float:
 
 @dataclass(frozen=True)
 class Result:
-    """What one reader did in one cell: medians of the seconds, and the traffic of the last round."""
+    """The result of one reader in one cell: the median seconds, and the traffic of the last round."""
 
     seconds: float
     rows: int
@@ -156,12 +156,12 @@ class Result:
 
     @property
     def read_bytes(self) -> int:
-        """Returns the bytes after opening."""
+        """Returns the bytes read after opening."""
         return self.traffic.bytes - self.opening_bytes
 
     @property
     def texts(self) -> list[str]:
-        """Returns the seconds and the traffic as tables have them."""
+        """Returns the seconds and the traffic as table cells."""
         return [f"{self.seconds:.2f}", _asked(self.traffic)]
 
 
@@ -186,16 +186,16 @@ def _take(run: Run, log: Log, folder: Path, delay_ms: int) -> dict[str, Result]:
 
 
 def _kept(log: Log, name: str, measure: Callable[[], dict[str, Result]]) -> dict[str, Result]:
-    """Returns the results of a cell, measured unless they are there."""
+    """Returns the results of a cell, measured unless they exist."""
     found = log.once(name, lambda: {reader: asdict(result) for reader, result in measure().items()})
     return {reader: Result(**values | {"traffic": Traffic(**values["traffic"])}) for reader, values in found.items()}
 
 
 def _rounds(run: Run, folder: Path, name: str, delay_ms: int, readers: Iterable[str], task: Task) -> dict[str, Result]:
-    """Has the readers do a task in turns, each in a process of its own.
+    """Runs a task with all readers in turn, each in its own process.
 
     Raises:
-        FailedError: A reader failed, or two did not deliver the same.
+        FailedError: A reader failed, or two delivered different rows.
     """
     seconds: dict[str, list[float]] = defaultdict(list)
     delivered: dict[str, tuple[int, int]] = {}
@@ -223,7 +223,7 @@ def _rounds(run: Run, folder: Path, name: str, delay_ms: int, readers: Iterable[
 
 
 def _warm(*folders: Path) -> None:
-    """Reads all objects once: the first reader of a cell must not be the one that waits for the disk."""
+    """Reads all objects once, so that the first reader of a cell does not have to wait for the disk."""
     for path in (path for folder in folders for path in folder.rglob("*") if path.is_file()):
         with path.open("rb", buffering=0) as file:
             while file.read(16 * MIB):
@@ -232,7 +232,7 @@ def _warm(*folders: Path) -> None:
 
 def _scan(run: Run, reader: str, task: Task) -> Scanned:
     python = _duckdb_python() if reader == "duckdb" else sys.executable
-    # Caches on disk begin empty, and nobody asks a cloud who the user is.
+    # Disk caches start empty, and no reader asks a cloud's metadata service for credentials.
     cache = tempfile.mkdtemp(prefix="forebay-cache-")
     os.environ |= {"XDG_CACHE_HOME": cache, "AWS_EC2_METADATA_DISABLED": "true"}
     try:
@@ -243,10 +243,10 @@ def _scan(run: Run, reader: str, task: Task) -> Scanned:
 
 
 def _duckdb_python() -> str:
-    """Returns the interpreter of DuckDB's own environment.
+    """Returns the interpreter of DuckDB's environment.
 
     Raises:
-        FailedError: `make bench` has not made it.
+        FailedError: `make bench` has not created it.
     """
     python = DUCKDB_ENVIRONMENT / "bin" / "python"
     if not python.exists():
@@ -260,7 +260,7 @@ def _plain(results: dict[str, Result]) -> dict[str, float]:
 
 
 def _lead(results: dict[str, Result]) -> float:
-    """Returns how many times as long as Forebay the best of the rivals on Parquet takes."""
+    """Returns the time of the best rival on Parquet divided by that of Forebay."""
     return min(_plain(results).values()) / results[OURS].seconds
 
 

@@ -1,12 +1,12 @@
-"""Writes the data sets of the scans: narrow and wide rows, in pages of 64 KiB and of 1 MiB, seeded.
+"""Writes the data sets of the scans, seeded: narrow and wide rows, in pages of 64 KiB and 1 MiB.
 
     narrow-64k, narrow-1m   4,000,000 rows of four numbers in 4 objects, row groups of 250,000 rows, snappy
     wide-64k, wide-1m       100,000 rows of text, 256 tokens and an image of 3 kB in 8 objects, row groups of 2500 rows,
-                            zstd but for the images
-    ...-no-index            the same as those of 64 KiB, without a page index
+                            zstd except for the images
+                            ...-no-index            the same as those with 64 KiB, without a page index
 
-`rnd` is a permutation of the row numbers divided by their count, so that `rnd < 0.01` keeps exactly one row in a
-hundred, anywhere; `pos` is the row number, so that a range of it keeps rows that lie together.
+`rnd` is a permutation of the row numbers divided by the number of rows, so that `rnd < 0.01` keeps exactly one row in a
+hundred, scattered. `pos` is the row number, so that a range of it keeps adjacent rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LANGUAGE = ("of", "and", "to", "in", "is", "it", "on", "as", "at", "by")
 
 
 def make(shape: str, pages: str, folder: Path, *, index: bool = True) -> Path:
-    """Writes one data set below `folder/scan` unless it is there, and returns its own folder."""
+    """Writes one data set below `folder/scan` unless it exists, and returns the data set's folder."""
     import pyarrow.parquet as pq
 
     target = folder / "scan" / (f"{shape}-{pages}" if index else f"{shape}-{pages}-no-index")
@@ -50,7 +50,7 @@ def make(shape: str, pages: str, folder: Path, *, index: bool = True) -> Path:
             target / f"part-{number}.parquet",
             row_group_size=ROW_GROUP_ROWS[shape],
             data_page_size=PAGES[pages],
-            # A page is ended where a batch is: one of 64 rows of 3 kB lets pages be of 64 KiB by three times at most.
+            # Pages end where write batches end: with batches of 64 rows of 3 kB, pages could be three times 64 KiB.
             write_batch_size=16 if shape == "wide" else 1024,
             use_dictionary=False,
             write_page_index=index,
@@ -63,7 +63,7 @@ def make(shape: str, pages: str, folder: Path, *, index: bool = True) -> Path:
 
 
 def convert_to_lance(shape: str, folder: Path) -> None:
-    """Writes a copy of a data set in Lance's own format, which has no pages of a size, unless it is there."""
+    """Writes a copy of a data set in Lance's format, which has no page size, unless it exists."""
     target = folder / "scan" / f"{shape}.lance"
     mark = folder / f"{target.name}.complete-{VERSION}"
     if not mark.exists():

@@ -1,7 +1,7 @@
-"""Readers of filtered rows, each as its documentation says that stores far away are read.
+"""Readers of filtered rows, each configured for remote stores as its documentation recommends.
 
-Each reader runs in an interpreter of its own: `python scan_readers.py NAME TASK` does one task, given as JSON, and
-prints a `Scanned`. Imports are not timed; opening, listing and footers are.
+Each reader runs in its own interpreter: `python scan_readers.py NAME TASK` runs one task, given as JSON, and prints a
+`Scanned`. Imports are not timed; opening, listing and reading footers are.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ BUCKET = "bench"
 KEY = "none"
 REGION = "us-east-1"
 IO_THREADS = 32
-"""Requests at once of readers that have a thread for each: more than cores, as their pages on remote files say."""
+"""Parallel requests of readers that use a thread for each: more than cores, as recommended for remote files."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is read."""
+    """The data and the rows to read."""
 
     endpoint: str
     folder: str
     """The prefix of the Parquet objects in the bucket."""
     lance_folder: str
-    """That of the same rows in Lance's format."""
+    """The prefix of the same rows in Lance's format."""
     columns: list[str]
     where: str
-    """A comparison of one column, or of one with two bounds joined by AND."""
+    """A comparison of one column, or two joined by AND for a range."""
     rows: list[int] | None = None
-    """Numbers of rows to take in one call, in place of a filter."""
+    """Numbers of rows to take in one call, instead of a filter."""
 
 
 @dataclass(frozen=True)
 class Scanned:
-    """What came of it."""
+    """The result of a task."""
 
     seconds: float
     rows: int
     checksum: int
     opening_bytes: int = 0
-    """Bytes of footers and the indexes that came with them, as Forebay counts them."""
+    """Bytes of footers and of the indexes read with them, as counted by Forebay."""
     page_bytes: int = 0
-    """Bytes of the pages that hold the kept rows, and of those that the filter had to see, as Forebay counts them."""
+    """Bytes of the pages that hold kept rows and of those that the filter had to read, as counted by Forebay."""
 
 
 class Forebay:
-    """Forebay, with nothing kept from runs before."""
+    """Forebay, with nothing cached from earlier runs."""
 
     def __init__(self, task: Task, **options: str) -> None:
         # Imports are not timed.
@@ -75,7 +75,7 @@ class Forebay:
         self._read: Any = None
 
     def __call__(self) -> Any:
-        """Opens the objects; returns the batches."""
+        """Opens the objects and returns the batches."""
         pa, fb, task = self._pa, self._fb, self._task
         options = {f"aws_{name}": value for name, value in _s3(task).items()} | self._options
         ds = fb.load_dataset(f"s3://{BUCKET}/{task.folder}/", split="train", storage_options=options)
@@ -85,7 +85,7 @@ class Forebay:
         return pa.RecordBatchReader.from_stream(self._read)
 
     def needed(self) -> tuple[int, int]:
-        """Returns the bytes of footers, and of the pages that the filter and the kept rows are in. Reads nothing."""
+        """Returns the bytes of footers, and of the pages of the filter and the kept rows. Reads nothing."""
         if self._read is None:
             return 0, 0
         facts = self._read.explain()
@@ -95,12 +95,12 @@ class Forebay:
 
 
 def exact(task: Task) -> Forebay:
-    """Forebay where it waits, rather than read a page that may hold no kept row."""
+    """Forebay set to wait rather than read a page that may hold no kept row."""
     return Forebay(task, round_trip_bytes="0")
 
 
 def duckdb(task: Task) -> Batches:
-    """DuckDB with its `httpfs`, with several threads for each core, as each waits for its own requests."""
+    """DuckDB with `httpfs` and several threads per core, because each waits for its own requests."""
     import duckdb
     import duckdb_extension_httpfs
 
@@ -123,7 +123,7 @@ def duckdb(task: Task) -> Batches:
 
 
 def polars(task: Task) -> Batches:
-    """Polars, lazily and with its streaming engine."""
+    """Polars, lazy, with its streaming engine."""
     import polars as pl
 
     def run() -> Any:
@@ -136,7 +136,7 @@ def polars(task: Task) -> Batches:
 
 
 def pyarrow(task: Task) -> Batches:
-    """`pyarrow.dataset` with more IO threads; it fetches ahead within and between objects by default."""
+    """`pyarrow.dataset` with more IO threads; by default it reads ahead within and across objects."""
     import pyarrow as pa
     import pyarrow.dataset as ds
     from pyarrow import compute, fs
@@ -160,7 +160,7 @@ def pyarrow(task: Task) -> Batches:
 
 
 def datafusion(task: Task) -> Batches:
-    """DataFusion with filters pushed down, and more partitions than cores, as each has one request at a time."""
+    """DataFusion with filter pushdown, and more partitions than cores, because each makes one request at a time."""
     from datafusion import SessionConfig, SessionContext
     from datafusion.object_store import AmazonS3
 
@@ -204,7 +204,7 @@ def lance(task: Task) -> Batches:
 
 
 def _s3(task: Task) -> dict[str, str]:
-    """Returns the settings that readers on Rust's `object_store` share."""
+    """Returns the settings shared by readers that use Rust's `object_store`."""
     return {
         "endpoint_url": task.endpoint,
         "access_key_id": KEY,
@@ -228,7 +228,7 @@ TAKERS = ("forebay", "lance (converted)", "pyarrow")
 
 
 def checksum(batch: Any) -> int:
-    """Returns a number that depends on every row and every payload column, and hardly costs anything."""
+    """Returns a cheap checksum that depends on every row and every payload column."""
     import pyarrow.compute as pc
 
     total = 0
@@ -247,11 +247,11 @@ def checksum(batch: Any) -> int:
 
 
 def main(name: str, task: Task) -> None:
-    """Does one task and prints what came of it."""
+    """Runs one task and prints the result."""
     import pyarrow as pa
 
     take_and_give_back(FREE_BYTES)
-    # What the sums import, pandas among it, some readers have imported already: for none is that a part of the scan.
+    # The sums import pandas and others, which some readers have imported already: done here, so that it is never timed.
     checksum(pa.record_batch({"a": [0.0], "b": [0]}))
     batches = READERS[name](task)
     num_rows = total = 0
@@ -262,7 +262,7 @@ def main(name: str, task: Task) -> None:
     seconds = time.perf_counter() - started
     needed = batches.needed() if isinstance(batches, Forebay) else ()
     print(json.dumps(asdict(Scanned(seconds, num_rows, total, *needed))), flush=True)
-    # Some readers leave threads that outlive or abort the interpreter; their measurement is done.
+    # Some readers leave threads that outlive or abort the interpreter; the measurement is complete.
     os._exit(0)
 
 

@@ -1,7 +1,7 @@
-"""Tokens packed into sequences, and images decoded to tensors, beside what people write for it today.
+"""Measures packing tokens into sequences and decoding images to tensors, beside what people use for it today.
 
-Each reader runs in a process of its own, `shaping_readers.py`, on the same cores. All of them must deliver the same
-tokens; images within two grey levels on average over the whole data.
+Each reader runs in its own process (`shaping_readers.py`) on the same cores. All of them must deliver the same tokens,
+and images that differ by at most two grey levels on average over all data.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ GREY_LEVELS = 2.0
 
 @dataclass(frozen=True)
 class Reader:
-    """What is measured."""
+    """One comparison."""
 
     name: str
     function: str
     bar: float | None = None
-    """How many times as fast ours has to be."""
+    """Required speed of Forebay relative to each rival."""
     has_workers: bool = False
     environment: str | None = None
 
@@ -79,7 +79,7 @@ def measure_packing(run: Run, log: Log) -> list[Part]:
 
 
 def measure_images(run: Run, log: Log) -> list[Part]:
-    """Measures JPEGs to tensors of 224 by 224."""
+    """Measures decoding JPEGs to tensors of 224 by 224."""
     folder = shaping_data.images(run.data, is_quick=run.is_quick)
     seen = _all(run, log, folder, OURS_IMAGES, IMAGES, _same_images)
     rows = [[reader.name, count(_rate(found))] for reader, found in seen.items()]

@@ -1,8 +1,7 @@
 """Writes the data of the cases `packing` and `images`: seeded, the same on every machine, never committed.
 
-Documents are 60,000 lists of int32 whose lengths are log-normal, 36 million tokens. Images are JPEGs of 240 to 640
-pixels a side, of what compresses as photographs do, with a label; as Parquet, as shards of tar, as litdata's chunks and
-as MosaicML's MDS.
+Documents are 60,000 lists of int32 with log-normal lengths, 36 million tokens. Images are JPEGs of 240 to 640 pixels a
+side, which compress like photographs, with a label; as Parquet, tar shards, litdata chunks and MosaicML's MDS.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ QUALITY = 90
 
 
 def documents(folder: Path, *, is_quick: bool) -> Path:
-    """Writes documents below `folder` unless they are there."""
+    """Writes documents below `folder` unless they exist."""
     return _once(folder, "documents", NUM_DOCUMENTS, _documents, is_quick=is_quick)
 
 
 def images(folder: Path, *, is_quick: bool) -> Path:
-    """Writes images below `folder` unless they are there."""
+    """Writes images below `folder` unless they exist."""
     return _once(folder, "images", NUM_IMAGES, _images, is_quick=is_quick)
 
 
@@ -74,7 +73,7 @@ def _images(index: int, num_rows: int) -> Any:
 
 
 def _jpeg(rng: Any) -> bytes:
-    """Returns smooth noise of several sizes with edges."""
+    """Returns smooth noise at several scales, with edges."""
     from PIL import Image, ImageDraw
 
     width, height = (int(side) for side in rng.integers(240, 641, 2))
@@ -104,7 +103,7 @@ def rows(folder: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def shards(folder: Path) -> list[str]:
-    """Writes the images as shards of tar beside the Parquet unless they are there: what WebDataset reads."""
+    """Writes the images as tar shards for WebDataset beside the Parquet, unless they exist."""
     target = folder.parent / f"{folder.name}-tar"
     mark = target / f"_complete-{VERSION}"
     if not mark.exists():
@@ -123,7 +122,7 @@ def shards(folder: Path) -> list[str]:
 
 
 def chunks(folder: Path) -> Path:
-    """Writes the images as litdata's chunks beside the Parquet unless they are there."""
+    """Writes the images as litdata chunks beside the Parquet, unless they exist."""
     target = folder.parent / f"{folder.name}-litdata"
     mark = target / f"_complete-{VERSION}"
     if not mark.exists():
@@ -137,7 +136,7 @@ def chunks(folder: Path) -> Path:
 
 
 def mds(folder: Path) -> Path:
-    """Writes the images as MosaicML's MDS beside the Parquet unless they are there."""
+    """Writes the images as MosaicML's MDS beside the Parquet, unless they exist."""
     target = folder.parent / f"{folder.name}-mds"
     mark = target / f"_complete-{VERSION}"
     if not mark.exists():
@@ -152,7 +151,7 @@ def mds(folder: Path) -> Path:
 
 
 class _Row:
-    """Returns an image by its number, to a process of litdata's."""
+    """Returns an image by its number, in a process of litdata."""
 
     def __init__(self, content: list[tuple[bytes, int]]) -> None:
         self._content = content

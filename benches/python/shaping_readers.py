@@ -1,7 +1,7 @@
-"""The process that measures one reader of `shaping`: `python shaping_readers.py READER FOLDER WORKERS EPOCHS`.
+"""Measures one reader of `shaping` in its own process: `python shaping_readers.py READER FOLDER WORKERS EPOCHS`.
 
-Prints how many units (tokens, images) it delivered per second after the first batch, and what tells whether they are
-the right ones.
+Prints how many units (tokens or images) it delivered per second after the first batch, and the sums that show whether
+they are right.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def _packed(folder: Path, mode: Any) -> Iterable[dict[str, Any]]:
     return fb.load_dataset(folder, split="train").to_torch(SEQUENCES, pack=pack)
 
 
-def forebay_concat(folder: Path, num_workers: int) -> Iterable[dict[str, Any]]:  # noqa: ARG001 - it has none
-    """Forebay, tokens end to end."""
+def forebay_concat(folder: Path, num_workers: int) -> Iterable[dict[str, Any]]:  # noqa: ARG001 - it has no workers
+    """Forebay, documents concatenated."""
     return _packed(folder, "concat")
 
 
@@ -48,7 +48,7 @@ def forebay_best_fit(folder: Path, num_workers: int) -> Iterable[dict[str, Any]]
 
 
 class _Generator(IterableDataset[torch.Tensor]):
-    """Sequences of a Python generator over `datasets`."""
+    """Sequences packed by a Python generator over `datasets`."""
 
     def __init__(self, folder: Path, pack: Callable[[Iterator[list[int]]], Iterator[list[int]]]) -> None:
         from datasets import load_dataset
@@ -105,7 +105,7 @@ def _generated(folder: Path, pack: Any, num_workers: int) -> Iterator[dict[str, 
 
 
 def datasets_concat(folder: Path, num_workers: int) -> Iterable[dict[str, Any]]:
-    """A generator over `datasets`, tokens end to end."""
+    """A generator over `datasets`, documents concatenated."""
     return _generated(folder, _concat, num_workers)
 
 
@@ -115,7 +115,7 @@ def datasets_best_fit(folder: Path, num_workers: int) -> Iterable[dict[str, Any]
 
 
 def forebay_images(folder: Path, num_workers: int) -> Iterable[dict[str, Any]]:  # noqa: ARG001
-    """Forebay, the middle of each image."""
+    """Forebay, center crops."""
     import forebay as fb
 
     decode = {"image": fb.Image(size=SIZE, crop="center")}
@@ -140,7 +140,7 @@ def _by_torchvision(body: bytes) -> torch.Tensor:
 
 
 class _InMemory(Dataset[dict[str, Any]]):
-    """Images whose encoded bytes are in memory: nobody reads faster."""
+    """Images with their encoded bytes in memory, the fastest possible source."""
 
     def __init__(self, folder: Path, decode: Callable[[bytes], torch.Tensor]) -> None:
         self._rows = list(shaping_data.rows(folder))
@@ -161,12 +161,12 @@ def pil_images(folder: Path, num_workers: int) -> Iterable[dict[str, Any]]:
 
 
 def torchvision_images(folder: Path, num_workers: int) -> Iterable[dict[str, Any]]:
-    """The decoder of torchvision in DataLoader workers."""
+    """Torchvision's decoder in DataLoader workers."""
     return DataLoader(_InMemory(folder, _by_torchvision), IMAGES, shuffle=True, num_workers=num_workers)
 
 
 def webdataset_images(folder: Path, num_workers: int) -> Iterable[dict[str, Any]]:
-    """WebDataset on shards of tar, PIL in its workers."""
+    """WebDataset on tar shards, with PIL in its workers."""
     import webdataset as wds
 
     rows = wds.WebDataset(shaping_data.shards(folder), shardshuffle=4, seed=1).shuffle(500)
@@ -175,7 +175,7 @@ def webdataset_images(folder: Path, num_workers: int) -> Iterable[dict[str, Any]
 
 
 def litdata_images(folder: Path, num_workers: int) -> Iterable[dict[str, Any]]:
-    """The loader litdata on chunks of its own, PIL in its workers."""
+    """Litdata on its own chunks, with PIL in its workers."""
     import litdata
 
     rows = litdata.StreamingDataset(str(shaping_data.chunks(folder)), shuffle=True, transform=_decoded)
@@ -184,7 +184,7 @@ def litdata_images(folder: Path, num_workers: int) -> Iterable[dict[str, Any]]:
 
 
 def mosaicml_images(folder: Path, num_workers: int) -> Iterable[dict[str, Any]]:
-    """MosaicML streaming on MDS, PIL in DataLoader workers."""
+    """MosaicML streaming on MDS, with PIL in DataLoader workers."""
     from streaming import StreamingDataset
 
     local = str(shaping_data.mds(folder))
@@ -218,7 +218,7 @@ READERS = {
 
 
 def _units(batch: dict[str, Any]) -> tuple[int, int, float]:
-    """Returns the units of a batch, the places for them, and a sum."""
+    """Returns the units in a batch, the places for them, and a checksum."""
     if "input_ids" in batch:
         tokens = batch["input_ids"]
         return int((tokens != 0).sum()), tokens.numel(), float(tokens.sum())
@@ -229,7 +229,7 @@ def _units(batch: dict[str, Any]) -> tuple[int, int, float]:
 
 
 def main(reader: str, folder: str, num_workers: str, num_epochs: str) -> None:
-    """Reads so many epochs, and prints what was seen."""
+    """Reads some epochs and prints the results."""
     units = places = 0
     checksum = first_units = first_seconds = 0.0
     started = time.perf_counter()

@@ -1,8 +1,8 @@
-"""How well loaders mix sorted rows at equal memory: entropy, variance of batch means, and the loss of a small model.
+"""Measures how well loaders mix sorted rows with equal memory: entropy, variance of batch means, loss of a small model.
 
-The definitions are those of docs/order.md: *entropy* is MosaicML's measure; a *variance* is that of a label's batch
-means over what batches drawn from all rows have, for a label that rises through the dataset, one that repeats every
-ten row groups and one drawn for each row group.
+The definitions are those of docs/order.md. *Entropy* is MosaicML's measure. *Variance* is the variance of a label's
+batch means relative to batches drawn from all rows, for a label that rises through the dataset, one that repeats every
+ten row groups, and one drawn per row group.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from results import Log
 
 BUFFER_ROWS = 50_000
-"""The memory that all have who can be given some: a twentieth of the rows."""
+"""The memory of every loader whose memory can be set: a twentieth of the rows."""
 QUICK_ROWS = 50_000
 QUICK_BUFFER_ROWS = 2_500
 NUM_SEEDS = 5
@@ -38,14 +38,14 @@ PICTURE = ROOT / "docs" / "shuffle.svg"
 
 @dataclass(frozen=True)
 class Loader:
-    """A loader and its setting."""
+    """A loader and its settings."""
 
     order: str
-    """Of `shuffle_orders`."""
+    """The function in `shuffle_orders`."""
     buffer: int | None
-    """Rows; None: those of equal memory. 0: it takes none, or its own default."""
+    """Rows. None: as for equal memory. 0: it has no such setting, or uses its default."""
     held: str
-    """Rows that it holds, as the table says it."""
+    """Rows that it holds, as shown in the table."""
     seeds: int = 1
     environment: str | None = None
 
@@ -66,7 +66,7 @@ LOADERS = {
 FULL = "full shuffle"
 OURS = "forebay, page index (default)"
 CHEAP = ("full", "forebay", "forebay-unindexed", "mosaicml", "webdataset", "webdataset-all-shards")
-"""Orders that a quick run makes."""
+"""Orders that a quick run computes."""
 TRAINED = (
     FULL,
     OURS,
@@ -77,12 +77,12 @@ TRAINED = (
     "webdataset (default)",
     "litdata (default)",
 )
-"""Loaders whose loss is drawn."""
+"""Loaders whose loss is plotted."""
 FIELDS = ("entropy", "groups", "sorted", "periodic", "per_group")
 
 
 def measure(run: Run, log: Log) -> list[Part]:
-    """Asks the loaders for their orders, measures them and trains on them."""
+    """Gets the loaders' orders, measures them, and trains on them."""
     folder = _rows(run)
     buffer_rows = QUICK_BUFFER_ROWS if run.is_quick else BUFFER_ROWS
     loaders = {name: one for name, one in LOADERS.items() if not run.is_quick or one.order in CHEAP}
@@ -104,7 +104,7 @@ def measure(run: Run, log: Log) -> list[Part]:
 
 
 def _rows(run: Run) -> Path:
-    """Returns the folder of the rows, with a note of how many they are."""
+    """Returns the folder of the rows, with a file that says how many there are."""
     folder = data.make("labels", run.data, "quick" if run.is_quick else "full")
     total = data.DATA_SETS["labels"].num_rows // (data.QUICK_SHARE if run.is_quick else 1)
     (folder / "_rows").write_text(str(total // GROUP_ROWS * GROUP_ROWS))
@@ -112,10 +112,10 @@ def _rows(run: Run) -> Path:
 
 
 def _order(run: Run, log: Log, folder: Path, name: str, loader: Loader, buffer_rows: int, seed: int) -> Path:
-    """Returns where the order of a loader is, made unless it is there.
+    """Returns the path of a loader's order, computed unless it exists.
 
     Raises:
-        FailedError: The loader failed, or its order is not every row once.
+        FailedError: The loader failed, or its order does not hold every row once.
     """
     target = folder / f"order-{_slug(name)}-{seed}.npy"
     buffer = buffer_rows if loader.buffer is None else loader.buffer
@@ -147,15 +147,15 @@ def quality(order: Any) -> dict[str, float]:
 
 
 def entropy(values: Any) -> float:
-    """Returns the entropy in bits of the distances between neighbours."""
+    """Returns the entropy, in bits, of the distances between neighbours."""
     shares = np.bincount(np.abs(np.diff(values))) / (len(values) - 1)
     shares = shares[shares > 0]
-    # Two equal neighbours throughout have none: not a division by zero.
+    # If all distances are equal, the entropy is 0; avoid a later division by zero.
     return max(float(-(shares * np.log2(shares)).sum()), 1e-9)
 
 
 def variance(labels: Any) -> float:
-    """Returns the variance of the batch means over that of batches drawn from all rows."""
+    """Returns the variance of the batch means, relative to batches drawn from all rows."""
     num_batches = len(labels) // BATCH_SIZE
     means = labels[: num_batches * BATCH_SIZE].reshape(num_batches, BATCH_SIZE).mean(axis=1)
     drawn = labels.var() / BATCH_SIZE * (len(labels) - BATCH_SIZE) / (len(labels) - 1)
@@ -167,7 +167,7 @@ def _mean(found: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _losses(log: Log, name: str, paths: list[Path]) -> Any:
-    """Returns the losses of a model, one row for each seed; loaders with one order train on it with all seeds."""
+    """Returns the losses of a model, one row per seed; loaders with a single order train on it with all seeds."""
 
     def train() -> list[list[float]]:
         orders = [np.load(path) for path in paths]
@@ -211,8 +211,8 @@ def _table(loaders: dict[str, Loader], qualities: dict[str, dict[str, float]], l
 
 
 def _deviations(curve: Any, full: Any) -> Any:
-    """Returns by how many deviations of a full shuffle's seeds the mean loss is above its, over the epoch."""
-    # The mean of neighbours: the deviation of five seeds is itself uncertain.
+    """Returns how far the mean loss exceeds a full shuffle's, in deviations of the full shuffle's seeds, over the epoch."""
+    # Smoothed over neighbours, because the deviation of five seeds is itself uncertain.
     padded = np.pad(full.std(axis=0, ddof=1), SMOOTHED // 2, mode="edge")
     spread = np.convolve(padded, np.full(SMOOTHED, 1 / SMOOTHED), mode="valid")
     return (curve.mean(axis=0) - full.mean(axis=0)) / spread
@@ -235,7 +235,7 @@ def _bars(run: Run, qualities: dict[str, dict[str, float]], losses: dict[str, An
         Bar(f"shuffle, variance of batch means, {field.replace('_', ' ')}", ours[field], 1.15, at_most=True)
         for field in ("sorted", "periodic", "per_group")
     ]
-    # Those that hold all shards or read point by point do not mix within a memory.
+    # Loaders that hold all shards or use point reads do not mix in bounded memory.
     rivals = [name for name in qualities if not name.startswith(("forebay", "full", "lancedb"))]
     bounded = [name for name in rivals if LOADERS[name].held != "all shards"]
     best = min(bounded, key=lambda name: qualities[name]["sorted"])

@@ -1,7 +1,7 @@
-"""The orders in which loaders deliver sorted rows: `python shuffle_orders.py NAME FOLDER BUFFER_ROWS SEED TARGET`.
+"""Computes the order in which a loader delivers sorted rows: `shuffle_orders.py NAME FOLDER BUFFER_ROWS SEED TARGET`.
 
-The rows are those of `labels`, numbered, in row groups of a thousand; an order is the row numbers as they come. Loaders
-that have a planner of their own are asked for its plan, the others deliver the rows.
+The rows are those of `labels`, numbered, in row groups of a thousand; an order is the sequence of row numbers. Loaders
+with a planner return its plan; the others deliver the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GROUP_ROWS = 1000
 SPAN_ROWS = 40
-"""Of a row group of rows of 8 kB with a page index (docs/order.md)."""
+"""Rows per span, for row groups of 8 kB rows with a page index (docs/order.md)."""
 BATCH_SIZE = 256
 
 
@@ -31,7 +31,7 @@ def full(folder: Path, _buffer_rows: int, seed: int) -> Any:
 
 
 def forebay(folder: Path, _buffer_rows: int, seed: int) -> Any:
-    """Forebay's plan at default settings for rows of 8 kB in objects with a page index."""
+    """Forebay's plan with default settings for rows of 8 kB in objects with a page index."""
     return _planned(num_rows(folder), seed, SPAN_ROWS, num_lanes=192, window_rows=240)
 
 
@@ -51,12 +51,12 @@ def _planned(rows: int, seed: int, span_rows: int, *, num_lanes: int, window_row
 
 
 def datasets(folder: Path, buffer_rows: int, seed: int) -> Any:
-    """Hugging Face `datasets` with a buffer of so many rows."""
+    """Hugging Face `datasets` with a buffer of `buffer_rows` rows."""
     return _datasets(folder, buffer_rows, seed, is_resharded=False)
 
 
 def datasets_resharded(folder: Path, buffer_rows: int, seed: int) -> Any:
-    """The same with row groups as shards, which it mixes before the buffer."""
+    """The same with row groups as shards, which are shuffled before the buffer."""
     return _datasets(folder, buffer_rows, seed, is_resharded=True)
 
 
@@ -70,12 +70,12 @@ def _datasets(folder: Path, buffer_rows: int, seed: int, *, is_resharded: bool) 
 
 
 def webdataset(folder: Path, buffer_rows: int, seed: int) -> Any:
-    """WebDataset's two shuffles, of shards of a thousand samples and of samples, without the reading of tar files."""
+    """WebDataset's two shuffles, of shards of a thousand samples and of samples, without reading tar files."""
     return _webdataset(folder, buffer_rows, seed, num_shards=100)
 
 
 def webdataset_all_shards(folder: Path, buffer_rows: int, seed: int) -> Any:
-    """The same with all shards shuffled, not a hundred at a time."""
+    """The same with all shards shuffled instead of a hundred at a time."""
     return _webdataset(folder, buffer_rows, seed, num_shards=num_rows(folder) // GROUP_ROWS)
 
 
@@ -100,7 +100,7 @@ def _webdataset(folder: Path, buffer_rows: int, seed: int, *, num_shards: int) -
 
 
 def mosaicml(folder: Path, buffer_rows: int, seed: int) -> Any:
-    """MosaicML's py1e on one node, shards of a thousand samples, with blocks of so many rows; 0 is its default."""
+    """MosaicML's py1e on one node, shards of a thousand samples, blocks of `buffer_rows` rows; 0 means its default."""
     from streaming.base.shuffle import get_shuffle
 
     shards = np.full(num_rows(folder) // GROUP_ROWS, GROUP_ROWS, np.int64)
@@ -109,7 +109,7 @@ def mosaicml(folder: Path, buffer_rows: int, seed: int) -> Any:
 
 
 def litdata(folder: Path, _buffer_rows: int, seed: int) -> Any:
-    """The default shuffle of litdata, on chunks of a thousand samples."""
+    """Litdata's default shuffle, on chunks of a thousand samples."""
     from litdata import StreamingDataset, optimize
 
     rows = num_rows(folder)
@@ -121,18 +121,18 @@ def litdata(folder: Path, _buffer_rows: int, seed: int) -> Any:
 
 
 class Numbers:
-    """Yields the numbers of some rows: pickled, as litdata writes in processes of its own."""
+    """Yields row numbers. A class, because litdata pickles it for its own processes."""
 
     def __init__(self, end: int) -> None:
         self._end = end
 
     def __call__(self, first: int) -> Iterator[int]:
-        """Yields the row numbers from one on."""
+        """Yields the row numbers of an input, from its first on."""
         yield from range(first, min(first + GROUP_ROWS * 100, self._end))
 
 
 def lancedb(folder: Path, _buffer_rows: int, seed: int) -> Any:
-    """LanceDB's streaming at its default: point reads in an order of all rows."""
+    """LanceDB's streaming with its default: point reads in an order of all rows."""
     import lance
     import lancedb as db
     import pyarrow.dataset as ds
@@ -148,7 +148,7 @@ def lancedb(folder: Path, _buffer_rows: int, seed: int) -> Any:
 
 
 def num_rows(folder: Path) -> int:
-    """Returns the rows of the objects of a folder."""
+    """Returns the number of rows in a folder."""
     counts = [int(path.read_text()) for path in folder.glob("_rows")]
     return counts[0]
 

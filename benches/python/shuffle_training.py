@@ -1,4 +1,4 @@
-"""Trains a small model on rows in a given order, and draws its loss."""
+"""Trains a small model on rows in a given order, and plots its loss."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ HIDDEN = 32
 RATE = 0.2
 HELD_OUT = 4096
 NUM_LOOKS = 100
-"""Times that the loss is looked at in an epoch."""
+"""How often the loss is measured in an epoch."""
 NOISE = 1.5
 
 
 @functools.cache
 def rows(num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns features and labels: classes around points of their own, sorted by class."""
+    """Returns features and labels: each class scattered around its own point, sorted by class."""
     return _draw(np.arange(num_rows) * NUM_CLASSES // num_rows, seed=1)
 
 
 @functools.cache
 def held_out() -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns rows of all classes that nobody trains on."""
+    """Returns held-out rows of all classes."""
     return _draw(np.arange(HELD_OUT) % NUM_CLASSES, seed=2)
 
 
@@ -40,7 +40,7 @@ def _draw(labels: Any, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def losses(order: Any, seed: int, batch_size: int) -> list[float]:
-    """Returns the loss on the rows held out over one epoch, from a start that the seed decides."""
+    """Returns the loss on the held-out rows over one epoch, from an initialisation given by the seed."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, NUM_CLASSES))
@@ -63,11 +63,11 @@ def losses(order: Any, seed: int, batch_size: int) -> list[float]:
 
 
 def draw(curves: dict[str, Any], full: str, target: Path) -> None:
-    """Draws the mean losses over the epoch, and the band of the full shuffle."""
+    """Plots the mean losses over the epoch, and the band of the full shuffle."""
     import matplotlib as mpl
 
     mpl.use("svg")
-    # The same bytes for the same numbers.
+    # So that the same numbers give the same bytes.
     mpl.rcParams["svg.hashsalt"] = "forebay"
     from matplotlib import pyplot as plt
 

@@ -1,10 +1,10 @@
-"""A store on the loopback interface whose first byte is late: nginx, which serves the objects and keeps a log.
+"""A store on the loopback interface with a delayed first byte: nginx, which serves the objects and keeps a log.
 
-It answers what readers of S3 ask for, GET with ranges, HEAD and ListObjectsV2, below `/bucket/`, and sleeps before each
-answer. Bytes go from the page cache to the socket by sendfile, at more than a gigabyte per second and 0.2 seconds of
-CPU for each, so the store is not what is measured. `tcp_nopush` stays off: with it the last segment of some answers
-waits 40 ms for an acknowledgement, on the loopback interface. Signatures are not checked. The log has one line for
-each request, from which `Traffic` is counted.
+It supports what S3 readers use, GET with ranges, HEAD and ListObjectsV2 below `/bucket/`, and sleeps before answering.
+Bytes go from the page cache to the socket by sendfile, at more than a gigabyte per second and 0.2 CPU seconds per
+gigabyte, so the store does not limit the readers. `tcp_nopush` stays off: with it, the last segment of some answers
+waits 40 ms for an acknowledgement on the loopback interface. Signatures are not checked. The log has one line per
+request, from which `Traffic` is counted.
 Needs nginx with its Lua module: `apt-get install nginx-light libnginx-mod-http-lua`.
 """
 
@@ -32,7 +32,7 @@ MODULES = Path("/usr/lib/nginx/modules")
 BUCKET = "bench"
 START_SECONDS = 10.0
 OVERLAP_SECONDS = 0.002
-"""Times in the log are of a millisecond: requests that overlap by less than this may be one after the other."""
+"""The log's times are in milliseconds, so requests that overlap by less than this may be consecutive."""
 
 CONFIGURATION = """
 daemon off;
@@ -117,20 +117,20 @@ http {{
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one reader asked for. The last two are 0 where answers are not late: the log has milliseconds."""
+    """The requests of one reader. The last two are 0 without a delay, because the log's times are in milliseconds."""
 
     requests: int
     """GET, HEAD and listings."""
     bytes: int
-    """Of the bodies."""
+    """Bytes of the bodies."""
     concurrent: int
-    """The most requests that were under way at one time."""
+    """The most requests in flight at one time."""
     depth: int
-    """The longest chain of requests of which each began after the one before had ended."""
+    """Length of the longest chain of requests, each of which began after the one before had ended."""
 
 
 class SlowStore:
-    """Serves a folder while it is entered."""
+    """A context manager that serves a folder."""
 
     def __init__(self, objects: Path, delay_seconds: float, *, has_tls: bool = False) -> None:
         self._objects = objects
@@ -154,7 +154,7 @@ class SlowStore:
         configuration = self._folder / "nginx.conf"
         settings = {
             "modules": MODULES,
-            # The user of the objects, who may not be the one that nginx takes when it starts as root.
+            # The owner of the objects; started as root, nginx would choose another user.
             "user": "user root;" if os.geteuid() == 0 else "",
             "folder": self._folder,
             "port": self.endpoint.rpartition(":")[2],
@@ -186,8 +186,8 @@ class SlowStore:
         shutil.rmtree(self._folder)
 
     def traffic(self) -> Traffic:
-        """Returns what has been asked since the last call, or since the start."""
-        # A line is written once the last byte has been handed to the kernel, which may be after the client has it.
+        """Returns the requests since the last call, or since the start."""
+        # A line is written after the last byte is handed to the kernel, by when the client may already have it.
         time.sleep(0.05)
         with self._log.open() as log:
             log.seek(self._seen)
@@ -200,7 +200,7 @@ class SlowStore:
         return Traffic(len(lines), num_bytes, _most_at_once(spans), _longest_chain(spans))
 
     def _certificate(self) -> str:
-        """Makes a certificate that nobody has signed; returns the lines that name it."""
+        """Makes a self-signed certificate and returns the lines of the configuration that name it."""
         key, certificate = self._folder / "key.pem", self._folder / "certificate.pem"
         command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
         command += ["-days", "1", "-subj", "/CN=127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
@@ -221,7 +221,7 @@ class SlowStore:
 
 
 def _listed(objects: Path) -> list[str]:
-    """Returns a line for each object: size, ETag as nginx makes it, time of change, key."""
+    """Returns a line for each object: size, ETag as nginx makes it, time of last change, key."""
     lines = []
     for path in objects.rglob("*"):
         if path.is_file():
@@ -237,7 +237,7 @@ def _key(line: str) -> str:
 
 
 def _most_at_once(spans: list[tuple[float, float]]) -> int:
-    # At one time ends come before starts.
+    # At equal times, ends sort before starts.
     events = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
     most = now = 0
     for _, change in events:
@@ -247,7 +247,7 @@ def _most_at_once(spans: list[tuple[float, float]]) -> int:
 
 
 def _longest_chain(spans: list[tuple[float, float]]) -> int:
-    """Returns the length of the longest chain: always the one that ends first goes on."""
+    """Returns the length of the longest chain, by always continuing with the request that ends first."""
     length, last = 0, float("-inf")
     for start, end in sorted(spans, key=lambda span: span[1]):
         if start >= last - OVERLAP_SECONDS:

@@ -1,10 +1,10 @@
-"""Trains for a while through faults and kills: `make soak MINUTES=30`.
+"""Reads for a while through faults and kills: `make soak MINUTES=30`.
 
-Two readers go through epoch after epoch of the same objects, by a proxy whose faults change all the time. One is killed
-at random and goes on from its last state in a new process, with another batch size; the other lives, and is watched.
-Every row of every epoch is accounted for: by its number, and by bytes that follow from it. Memory, descriptors and
-threads of the one that lives must stay flat, and neither may be silent for long. It ends with status 1 if anything is
-not as it must be, or if too little has happened to tell.
+Two readers read epoch after epoch of the same objects, through a proxy whose faults change all the time. One is killed
+at random and resumes from its last state in a new process, with another batch size; the other keeps running and is
+monitored. Every row of every epoch is accounted for, by its number and by bytes derived from it. The memory,
+descriptors and threads of the running one must not grow, and neither may be silent for long. The exit status is 1 if
+any check fails, or if too little has happened to judge.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ BATCH_SIZES = (64, 100, 256)
 SECONDS_OF_FAULTS = 5.0
 MEBIBYTE = 1 << 20
 MOST_SLOPE = 1.0
-"""Mebibytes a minute."""
+"""Mebibytes per minute."""
 MOST_MORE = 3
-"""Descriptors and threads: a connection or two more may be open by chance."""
+"""Descriptors and threads; a few more connections may be open by chance."""
 LEAST_MINUTES = 10.0
-"""Below which nothing is said of what is flat, as allocators warm up, nor of how much has happened."""
+"""Shorter runs do not judge growth, because allocators warm up, nor how much has happened."""
 LEAST_SAMPLES = 4
 RETRY_SECONDS = 120
 LINE_SECONDS = RETRY_SECONDS + 60.0
-"""Within which a reader says something: it has given up by itself before, or it hangs."""
+"""A reader that prints nothing for longer hangs, because by then it should have given up by itself."""
 
 KINDS: list[dict[str, Any]] = [
     {"status": 503, "body": SLOW_DOWN, "chance": 0.2},
@@ -66,7 +66,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 def work(endpoint: str, epoch: int, state: dict[str, Any] | None, seed: int) -> None:
-    """Reads epochs for ever; prints the rows of every batch with the state after it, and what the process holds."""
+    """Reads epochs for ever; prints the rows of every batch, the state after it, and the resources of the process."""
     import pyarrow as pa
 
     import forebay as fb
@@ -77,7 +77,7 @@ def work(endpoint: str, epoch: int, state: dict[str, Any] | None, seed: int) -> 
     generator = random.Random(seed)  # noqa: S311
     while True:
         ds = fb.load_dataset(f"s3://{BUCKET}/parquet/", split="train", storage_options=options).shuffle(seed=3)
-        # Few bytes ahead: there is something left to go wrong when a batch is here.
+        # Little read-ahead, so that faults can still hit the epoch after its first batches.
         stream = ds.batches(generator.choice(BATCH_SIZES), memory_limit=8 * MEBIBYTE)
         stream.set_epoch(epoch)
         if state is not None:
@@ -95,7 +95,7 @@ def work(endpoint: str, epoch: int, state: dict[str, Any] | None, seed: int) -> 
 
 
 def held() -> dict[str, int]:
-    """Returns what this process holds."""
+    """Returns the memory, descriptors and threads of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
         "rss": pages * os.sysconf("SC_PAGE_SIZE"),
@@ -106,7 +106,7 @@ def held() -> dict[str, int]:
 
 @dataclass
 class Reader:
-    """One reader, in as many processes as it takes."""
+    """One reader, in one process after another."""
 
     name: str
     endpoint: str
@@ -118,7 +118,7 @@ class Reader:
     samples: list[tuple[float, dict[str, int]]] = field(default_factory=list)
 
     def run(self, until: float) -> None:
-        """Reads until a moment, and to the end of the epoch that is under way then."""
+        """Reads until a deadline, and then to the end of the current epoch."""
         generator = random.Random(self.seed)  # noqa: S311
         came: collections.Counter[int] = collections.Counter()
         epoch, state = 0, None
@@ -138,11 +138,11 @@ class Reader:
                         self.failures.append(f"epoch {epoch}: rows {said['wrong'][:5]} have wrong bytes")
 
     def _lines(self, epoch: int, state: dict[str, Any] | None, generator: random.Random) -> Iterator[dict[str, Any]]:
-        """Yields what a process says until it is killed; only whole lines count, as only saved states do."""
+        """Yields what a process prints until it is killed; only complete lines count, as only saved states would."""
         arguments = ["work", self.endpoint, str(epoch), json.dumps(state), str(generator.getrandbits(32))]
         left = generator.randrange(20, 200) if self.has_kills else None
         command = [sys.executable, __file__, *arguments]
-        # A file takes all complaints; a pipe that nobody reads would stop who writes to it.
+        # A file for stderr, because a pipe that nobody reads would block the writer.
         with (
             tempfile.TemporaryFile() as complaints,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints) as process,
@@ -156,7 +156,7 @@ class Reader:
                         return
                 self.failures.append(f"epoch {epoch}: it ended: {end_of(complaints)}")
             except TimeoutError as error:
-                # It says where its threads are.
+                # It prints the stacks of its threads.
                 process.send_signal(signal.SIGUSR1)
                 time.sleep(1)
                 self.failures.append(f"after {self.num_epochs} epochs: it hangs, {error}: {end_of(complaints)}")
@@ -171,9 +171,9 @@ class Reader:
             self.failures.append(f"epoch {epoch}: {lost} rows lost, {doubled} doubled")
 
     def report(self, minutes: float) -> list[str]:
-        """Returns what is to be said, and notes what is not flat."""
+        """Returns the lines of the report, and records failures."""
         said = [f"{self.name}: {self.num_epochs} epochs of {NUM_ROWS:,} rows exact, {self.num_kills} kills"]
-        # The first third warms up.
+        # The first third is warm-up.
         steady = self.samples[len(self.samples) // 3 :]
         wrong = [] if self.num_epochs else ["no epoch came to its end"]
         if self.has_kills:
@@ -186,7 +186,7 @@ class Reader:
         return said
 
     def _what_is_held(self, steady: list[tuple[float, dict[str, int]]], wrong: list[str]) -> list[str]:
-        """Returns what is to be said of memory, descriptors and threads, and notes in `wrong` what is not flat."""
+        """Returns lines about memory, descriptors and threads, and adds to `wrong` what grows."""
         slope = slope_of([(when / 60, held["rss"] / MEBIBYTE) for when, held in steady])
         said = [f"{self.name}: RSS {steady[-1][1]['rss'] / MEBIBYTE:.0f} MiB, {slope:+.2f} MiB a minute"]
         if slope > MOST_SLOPE:
@@ -200,7 +200,7 @@ class Reader:
 
 
 def lines_of(process: subprocess.Popen[bytes], seconds: float) -> Iterator[bytes]:
-    """Yields the whole lines that a process writes; raises `TimeoutError` where none comes for so long."""
+    """Yields the complete lines that a process writes; raises `TimeoutError` if none comes within `seconds`."""
     if process.stdout is None:
         return
     begun, deadline = b"", time.monotonic() + seconds
@@ -215,18 +215,18 @@ def lines_of(process: subprocess.Popen[bytes], seconds: float) -> Iterator[bytes
 
 
 def end_of(complaints: IO[bytes]) -> str:
-    """Returns the last of what was complained of."""
+    """Returns the end of a process's stderr."""
     complaints.seek(0)
     return complaints.read()[-2000:].decode(errors="replace")
 
 
 def halves(values: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Returns the first half and the second."""
+    """Returns the first and the second half."""
     return values[: len(values) // 2], values[len(values) // 2 :]
 
 
 def slope_of(points: list[tuple[float, float]]) -> float:
-    """Returns the slope of the line of least squares."""
+    """Returns the slope of the least-squares line."""
     mean_x = sum(x for x, _ in points) / len(points)
     mean_y = sum(y for _, y in points) / len(points)
     spread = sum((x - mean_x) ** 2 for x, _ in points)
@@ -234,7 +234,7 @@ def slope_of(points: list[tuple[float, float]]) -> float:
 
 
 def soak(minutes: float, seed: int) -> int:
-    """Runs it all; returns the exit status."""
+    """Runs both readers and returns the exit status."""
     generator = random.Random(seed)  # noqa: S311
     folder = DATA / "parquet"
     if not folder.exists():
@@ -251,7 +251,7 @@ def soak(minutes: float, seed: int) -> int:
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor())
         running = [pool.submit(reader.run, until) for reader in readers]
         while not all(future.done() for future in running):
-            # At the end nothing goes wrong, so that the last epochs end.
+            # No faults at the end, so that the last epochs finish.
             chosen = generator.sample(KINDS, 3) if time.monotonic() < until else []
             num_faults += set_faults([{"times": None, **fault} for fault in chosen])["faults"]
             time.sleep(SECONDS_OF_FAULTS)
@@ -266,7 +266,7 @@ def soak(minutes: float, seed: int) -> int:
 
 
 def main() -> int:
-    """Does what the command line asks for."""
+    """Runs the command line."""
     if sys.argv[1:2] == ["work"]:
         endpoint, epoch, state, seed = sys.argv[2:]
         work(endpoint, int(epoch), json.loads(state), int(seed))

@@ -1,10 +1,11 @@
-"""Reads through a storm of refusals and through a slow tail: `python benches/python/storms.py` prints what that took.
+"""Reads through a storm of refusals and through a slow tail: `python benches/python/storms.py` prints the cost.
 
-*storm*: in the midst of an epoch a store answers 503 to everything for a minute. The epoch must go on afterwards, and
-the store must have been left alone: requests are at most those under way when it began, one a second, and 1.1 times
-those of an epoch without a storm. *tail*: one request of a hundred takes a hundred times as long as the others. Epochs
-must be at least 0.9 times as fast as those without. The reader is a process of its own, and its batches pass through
-two more, of `Dataset.map`, none of which may end. It ends with status 1 if anything is not as it must be.
+*storm*: in the middle of an epoch, the store answers 503 to everything for a minute. The epoch must continue
+afterwards, and must not flood the store: it may make at most as many requests as were in flight at the start of the
+storm, plus one per second, plus 1.1 times those of an epoch without a storm. *tail*: one request in a hundred takes a
+hundred times as long as the others, and epochs must be at least 0.9 times as fast as without. The reader is a separate
+process, and its batches pass through two more, of `Dataset.map`; none of them may end. The exit status is 1 if a check
+fails.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ NUM_ROWS = NUM_OBJECTS * ROWS_OF_AN_OBJECT
 NUM_WORKERS = 2
 STORM_SECONDS = 60.0
 MOST_REQUESTS = 1.1
-"""Times those of an epoch without a storm."""
+"""As a multiple of the requests of an epoch without a storm."""
 LATENCY, TAIL_CHANCE, TAIL_TIMES = 0.05, 0.01, 100
 LEAST_RATE = 0.9
 NUM_ROUNDS = 3
 
 
 def add_worker(batch: dict[str, Any]) -> dict[str, Any]:
-    """Adds the number of the process that a batch passes through."""
+    """Adds the id of the process that a batch passes through."""
     return {"worker": [os.getpid()] * len(batch["id"])}
 
 
 def read(url: str) -> None:
-    """Reads an epoch for each line of input, and prints what came of it."""
+    """Reads an epoch for each line of input, and prints the result."""
     import forebay as fb
 
     sources = [f"{url}/part-{number}.parquet" for number in range(NUM_OBJECTS)]
@@ -83,7 +84,7 @@ class Reader:
         self.proxy.__exit__(kind, error, traceback)
 
     def epoch(self, *faults: Fault) -> dict[str, Any]:
-        """Returns what came of an epoch through faults."""
+        """Returns the result of an epoch through faults."""
         self.proxy.clear()
         self.proxy.faults = list(faults)
         if self._process.stdin is not None:
@@ -100,7 +101,7 @@ class Reader:
 
 
 def storm(reader: Reader) -> bool:
-    """Reads an epoch without a storm and one with it; returns whether it went as it must."""
+    """Reads an epoch without a storm and one with it; returns whether all checks passed."""
     proxy, usual = reader.proxy, Fault(latency=LATENCY, times=None)
     reader.epoch(usual)
     clean = reader.epoch(usual)
@@ -122,7 +123,7 @@ def storm(reader: Reader) -> bool:
 
 
 def tail(reader: Reader) -> bool:
-    """Reads epochs with and without a slow tail, in turn; returns whether these are fast enough."""
+    """Reads epochs with and without a slow tail, in turn; returns whether those with it are fast enough."""
     usual = Fault(latency=LATENCY, times=None)
     reader.epoch(usual)
     rates: list[float] = []
@@ -149,10 +150,10 @@ PARTS = {"storm": storm, "tail": tail}
 
 
 def main() -> None:
-    """Does what the command line asks for."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", choices=list(PARTS), help="one of the parts")
-    parser.add_argument("--read", metavar="URL", help="how it calls itself")
+    parser.add_argument("--only", choices=list(PARTS), help="run only one of the parts")
+    parser.add_argument("--read", metavar="URL", help="used internally")
     arguments = parser.parse_args()
     if arguments.read:
         read(arguments.read)

@@ -1,4 +1,4 @@
-"""What is in the data sets of the benchmarks: tables of seeded values, one for each object."""
+"""Generates the content of the benchmarks' data sets: seeded tables, one for each object."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tokens(num_rows: int, num_objects: int) -> Iterator[pa.Table]:
 
 
 def embeddings(num_rows: int, num_objects: int) -> Iterator[pa.Table]:
-    """Yields vectors of length 1."""
+    """Yields unit vectors."""
     rows = num_rows // num_objects
     for index in range(num_objects):
         random = np.random.default_rng((SEED, 3, index))
@@ -69,7 +69,7 @@ def text(num_rows: int, num_objects: int) -> Iterator[pa.Table]:
 
 
 def tabular(num_rows: int, num_objects: int) -> Iterator[pa.Table]:
-    """Yields numbers of four types, some of them NULL: floats that fill their type, integers of some thousands."""
+    """Yields numbers of four types, some of them NULL: floats with full precision, integers in the thousands."""
     rows = num_rows // num_objects
     for index in range(num_objects):
         columns = {}
@@ -85,13 +85,13 @@ def tabular(num_rows: int, num_objects: int) -> Iterator[pa.Table]:
 
 
 def labels(num_rows: int, num_objects: int) -> Iterator[pa.Table]:
-    """Yields row numbers and labels that are sorted."""
+    """Yields row numbers and sorted labels."""
     for rows in np.split(np.arange(num_rows), num_objects):
         yield pa.table({"row": pa.array(rows), "label": pa.array((rows // ROWS_PER_LABEL).astype(np.int32))})
 
 
 def _zipf(uniform: Any, count: int) -> Any:
-    """Returns ranks below `count`: the k-th is seen in proportion to 1/k."""
+    """Returns ranks below `count`; the k-th occurs in proportion to 1/k."""
     # The rank of a word is log-uniform.
     ranks = np.exp(uniform * np.float32(np.log(count))).astype(np.int32) - 1
     return np.clip(ranks, 0, count - 1)

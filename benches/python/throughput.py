@@ -1,4 +1,4 @@
-"""Rows to tensors and strings beside other readers: which run when, and that they deliver the same rows."""
+"""Measures readers from rows to tensors and strings: runs them in turn, and checks that they deliver the same rows."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from results import Log
 
 LOADER_SECONDS = 10.0
-"""After which loaders that shuffle row by row are stopped: a pass takes them minutes; their first seconds are slow."""
+"""When loaders that shuffle row by row are stopped, as a pass takes them minutes; their first seconds are slow."""
 FREE_BYTES = 4 << 30
 QUICK_SECONDS = 0.5
 QUICK_CASE = "tokens"
-"""The case that a quick run measures all readers of."""
+"""The case in which a quick run measures all readers."""
 QUICK_READERS = (OURS, UNSHUFFLED, "pyarrow", "polars")
 SLOW = 10
-"""Readers so many times slower than ours are measured `SLOW_ROUNDS` times."""
+"""Readers at least this many times slower than ours are measured only `SLOW_ROUNDS` times."""
 SLOW_ROUNDS = 3
 
 
 @dataclass
 class Seen:
-    """What was measured of one family: the best of its variants, and the copy that it reads."""
+    """The measurements of one family: its best variant, and the copy that it reads."""
 
     family: Family
     variant: Variant
@@ -51,13 +51,13 @@ class Seen:
     conversion: dict[str, float] | None = None
 
     def median(self, name: str) -> float:
-        """Returns the median of one field."""
+        """Returns the median of a field."""
         return measuring.median(self.found, name)
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where a case's rows are, in three sizes."""
+    """The folders of a case's rows, in three sizes."""
 
     tiny: Path
     source: Path
@@ -65,7 +65,7 @@ class Folders:
 
     @classmethod
     def make(cls, run: Run, case: Case) -> Folders:
-        """Writes what is missing."""
+        """Returns the folders, writing missing data."""
         size: data.Size = "quick" if run.is_quick else "full"
         return cls(
             data.make(case.data_set, run.data, "tiny"),
@@ -88,10 +88,10 @@ class Comparison:
     folders: Folders
 
     def measure(self) -> dict[str, Seen]:
-        """Measures all readers in turns, so that what else the machine does meets all of them.
+        """Measures all readers in turn, so that other load on the machine affects all of them.
 
         Raises:
-            FailedError: Ours failed, or two readers did not deliver the same. Rivals that fail are left out and noted.
+            FailedError: Ours failed, or two readers delivered different rows. Failing rivals are left out and recorded.
         """
         families = readers.families(self.case)
         if self.run.is_quick and self.case.name != QUICK_CASE:
@@ -115,7 +115,7 @@ class Comparison:
         return seen
 
     def _convert(self, one: Seen) -> bool:
-        """Writes the copies that a family reads; False if that fails."""
+        """Writes the copies that a family reads; returns False if that fails."""
         family = one.family
         if family.conversion is None:
             return True
@@ -142,7 +142,7 @@ class Comparison:
                 one.found, one.variant = found, variant
 
     def _tried(self, reader: str, variant: Variant, round_index: int) -> list[Measurement]:
-        """Measures one variant; nothing comes of a rival that fails.
+        """Measures one variant; returns nothing if a rival fails.
 
         Raises:
             FailedError: Ours failed.
@@ -156,10 +156,10 @@ class Comparison:
             return []
 
     def _once(self, reader: str, variant: Variant, round_index: int) -> Measurement:
-        """Measures one variant in a process of its own.
+        """Measures one variant in its own process.
 
         Raises:
-            FailedError: It failed, or did not deliver the rows.
+            FailedError: It failed, or did not deliver the right rows.
         """
         family = readers.FAMILIES[reader]
         num_cores = family.num_cores or self.run.num_cores
@@ -191,11 +191,11 @@ class Comparison:
         return measured
 
     def _expected(self) -> Any:
-        """Returns what a reader must deliver of the tiny data set: what pyarrow's simplest call reads."""
+        """Returns what a reader must deliver from the tiny data set, as read by pyarrow's simplest call."""
         return self.log.once("expected", lambda: self.run.program("expected.py", self.case.name, self.folders.tiny))
 
     def _agree(self, seen: dict[str, Seen]) -> None:
-        """Compares what was delivered by those that have read a whole pass."""
+        """Compares the rows delivered by the readers that read a whole pass."""
         rows_in = {folder: num_rows(folder) for folder in {self.folders.source, self.folders.whole}}
         sums = Counter[int]()
         told = []
@@ -206,7 +206,7 @@ class Comparison:
                     continue
                 if measured.rows != rows_in[folder]:
                     raise FailedError(f"{reader} read {measured.rows} of the {rows_in[folder]} rows in {folder.name}")
-                # A pass is some times the objects of the source.
+                # A pass reads the source's objects several times.
                 total = measured.checksum * (rows_in[self.folders.whole] // rows_in[folder])
                 sums[total] += 1
                 told.append(f"{reader}: {total}")
@@ -222,12 +222,12 @@ def measure(run: Run, log: Log, name: str) -> list[Part]:
 
 
 def free_bytes(run: Run) -> int:
-    """Returns how much memory the machine's host is to have at hand when a reader begins."""
+    """Returns how much memory to allocate and free before a reader starts, so that the host has it at hand."""
     return 0 if run.is_quick else FREE_BYTES
 
 
 def _speed(found: Measurement) -> float:
-    """Returns the rate that variants are compared by: of the pass, or of what was seen of it."""
+    """Returns the rate by which variants are compared: of the pass, or of the part that was read."""
     return found.rows_per_second_of_all if found.is_whole else found.rows_per_second
 
 
@@ -236,5 +236,5 @@ def _is_slow(one: Seen, ours: Seen) -> bool:
 
 
 def num_rows(folder: Path) -> int:
-    """Returns the rows of the objects of a folder, by their footers."""
+    """Returns the number of rows in a folder, from the footers."""
     return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))

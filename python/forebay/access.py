@@ -7,7 +7,7 @@ from typing import Any
 
 from forebay.exceptions import RowIndexError, SettingError
 
-KEYS = "expected a row number, a slice, or numbers or True and False for rows"
+KEYS = "expected a row number, a slice, or a list of row numbers, or a mask of True and False"
 
 
 def is_number(key: Any) -> bool:

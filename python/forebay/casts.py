@@ -56,8 +56,8 @@ def check_features(schema: Any, features: Mapping[str, Any]) -> None:
     nested = {name: feature for name, feature in features.items() if feature != JSON and _holds_json(feature)}
     for name in without_feature(schema, nested):
         raise SettingError(
-            f"features: column `{name}` has no `Json` within lists or structs, but text: its files do not say that it "
-            "is JSON; take it as `Value('string')`"
+            f"features: column `{name}` cannot have `Json` within lists or structs, because its files do not say that "
+            "this text is JSON; take it as `Value('string')`"
         )
 
 

@@ -102,8 +102,8 @@ class DictionaryEncoded(NamedTuple):
 
 
 _PARTS = {
-    Masked: "`values`, and `mask`, true where there is one: `column.values[column.mask]` are those that there are",
-    Ragged: "`values` of all rows and `offsets`: `column.row(i)` are those of a row; `padding` makes rectangles",
+    Masked: "`values`, and `mask`, true where there is a value: `column.values[column.mask]` are all that are not NULL",
+    Ragged: "`values` of all rows and `offsets`: `column.row(i)` has those of one row; `padding` makes rectangles",
     DictionaryEncoded: "`indices` into `values`, the dictionary of the batch",
 }
 
@@ -120,7 +120,7 @@ def _has_none(self: Any, name: str) -> Never:
 
 def _is_not_multiplied(self: Any, _: Any) -> Never:
     """Keeps `column * 2` from repeating the tuple."""
-    raise TensorError(f"`{type(self).__name__}` is no tensor but a pair: {_parts(self)}")
+    raise TensorError(f"`{type(self).__name__}` is not a tensor but a pair: {_parts(self)}")
 
 
 for _kind in _PARTS:

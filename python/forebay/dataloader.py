@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 REASONS = {
     "sampler": (
-        "the order is that of the dataset, so that it can be resumed on any number of ranks, found without one; "
+        "the order is that of the dataset, so that it can be resumed on any number of ranks, and needs no sampler; "
         "use `shuffle=True`, `ds.shuffle(weights=...)`, or `ds.select(...)` for rows of your choice, or torch's "
         "DataLoader, which takes a dataset with a sampler"
     ),
@@ -36,8 +36,8 @@ REASONS = {
 }
 
 OF_BATCHES = {
-    "forms": "`ds.with_format('torch', forms=...)` chooses theirs",
-    "compat": "`ds.with_format('torch', compat='datasets')` chooses theirs",
+    "forms": "`ds.with_format('torch', forms=...)` sets it for the rows",
+    "compat": "`ds.with_format('torch', compat='datasets')` sets it for the rows",
     "padding": "pad in `collate_fn`, or leave it out",
     "pack": "leave `collate_fn` out",
     "decode": "leave `collate_fn` out, and do its work by `ds.map(function, batched=True)`",
@@ -271,7 +271,9 @@ def _shuffled(dataset: Any, shuffle: bool | None) -> Dataset | MappedDataset:
     if shuffle:
         return dataset if bare._shuffle is not None else dataset.shuffle()
     if bare._shuffle is not None:
-        raise SettingError("shuffle: the dataset is shuffled by `ds.shuffle`; leave that out, or `shuffle=False`")
+        raise SettingError(
+            "shuffle: the dataset is shuffled by `ds.shuffle` already; leave that out, or pass `shuffle=False`"
+        )
     return dataset
 
 
@@ -309,8 +311,8 @@ def _check_needless(dataset: Any, **of_workers: Any) -> None:
     allowed = "persistent_workers" if has_own else "worker_init_fn"
     for name, value in of_workers.items():
         if value and name != allowed:
-            instead = "; those of `map` have theirs there: `pool=fb.PoolOptions(...)`" if has_own else ""
-            raise SettingError(f"{name}: it is about workers, of which `num_workers=0` makes none{instead}")
+            instead = "; for the workers of `map`, pass it to `map`: `pool=fb.PoolOptions(...)`" if has_own else ""
+            raise SettingError(f"{name}: it applies to workers, and `num_workers=0` starts none{instead}")
 
 
 def _in_format(

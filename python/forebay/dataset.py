@@ -82,7 +82,7 @@ class Dataset:
         num_passes: int | None = 1,
     ) -> None:
         if not isinstance(native, _lib.Dataset):
-            raise TypeError("Dataset: datasets are opened by `forebay.load_dataset(path, split=...)`")
+            raise TypeError("Dataset: datasets are opened with `forebay.load_dataset(path, split=...)`")
         self._native = native
         self._shuffle = shuffle
         self._format = format
@@ -514,7 +514,7 @@ class Dataset:
         """
         if isinstance(key, str):
             columns = f"ds.select_columns({key!r})"
-            raise SettingError(f"row: {key!r} is no row number; to read a column, iterate over `{columns}.iter()`")
+            raise SettingError(f"row: {key!r} is not a row number; to read a column, iterate over `{columns}.iter()`")
         batch = self.gather(key)
         if is_number(key):
             return self._rows(batch)[0]

@@ -23,14 +23,14 @@ def check_datafusion(session: Any) -> None:
     major = ours.partition(".")[0]
     if installed is not None and installed.partition(".")[0] != major:
         raise VersionError(
-            f"datafusion {installed} cannot read the table: this Forebay is built with DataFusion {ours}, and tables "
-            f"pass between equal major versions alone; install `datafusion=={major}.*`, run the query by `ds.sql` or "
+            f"datafusion {installed} cannot read the table: this Forebay is built with DataFusion {ours}, and only "
+            f"equal major versions can pass tables; install `datafusion=={major}.*`, run the query by `ds.sql` or "
             "`ds.query`, or hand over the rows: `ctx.from_arrow(ds)`"
         )
     is_session = session is None or hasattr(session, "__datafusion_logical_extension_codec__")
     if not is_session and type(session).__name__ != "PyCapsule":
         raise SettingError(
-            f"session: expected the session of DataFusion that is to read the table, got {type(session).__name__}; "
+            f"session: expected the DataFusion session that is to read the table, got {type(session).__name__}; "
             "`ctx.register_table(name, ds)` passes it"
         )
 

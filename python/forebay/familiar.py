@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_FRAME = "`pyarrow.table(ds)`, `polars.DataFrame(ds)` or `duckdb.sql('FROM ds')`, and what they offer"
+_FRAME = "`pyarrow.table(ds)`, `polars.DataFrame(ds)` or `duckdb.sql('FROM ds')`, and their methods"
 _SHARDS = "`ds.to_hf()` has them"
 _STREAM = "what `ds.to_torch(n)` and `ds.batches(n)` return has one"
 
@@ -78,7 +78,7 @@ OF_DATASET = {
 """Attributes of `datasets` and data frames that `Dataset` does not have."""
 
 _ROWS = (
-    "`pyarrow.table(result)`, `polars.DataFrame(result)` or `pandas.DataFrame.from_arrow(result)`, and what they offer"
+    "`pyarrow.table(result)`, `polars.DataFrame(result)` or `pandas.DataFrame.from_arrow(result)`, and their methods"
 )
 
 OF_QUERY_RESULT = dict.fromkeys(
@@ -122,7 +122,7 @@ OF_LOAD = {
 """Arguments of `load_dataset` in `datasets` that do not exist here."""
 
 _BATCH = "functions get the batches of the loop, whose size `to_torch` and `batches` take"
-_KEPT = "nothing is computed before the loop asks, nor kept: leave it out"
+_KEPT = "nothing is computed before the loop asks for it, and nothing is kept: leave it out"
 
 OF_MAP = {
     "batch_size": _BATCH,
@@ -152,7 +152,7 @@ OF_SHUFFLE = {
 }
 """Arguments of `shuffle` in `datasets` that do not exist here."""
 
-_ORDER = "the order is the dataset's; `load_state_dict` goes on in it, in the place of `skip_first_batches`"
+_ORDER = "the order is the dataset's; `load_state_dict` continues in it, and replaces `skip_first_batches`"
 
 OF_LOADER = {
     "batch_sampler": _ORDER,

@@ -69,7 +69,7 @@ def storage_type(feature: Any) -> pa.DataType:
     if isinstance(feature, list) and len(feature) == 1:
         return pa.list_(storage_type(feature[0]))
     if not isinstance(feature, dict):
-        raise ValueError(f"{feature!r} is no feature")  # noqa: TRY004 - as for everything that is not a feature
+        raise ValueError(f"{feature!r} is not a feature")  # noqa: TRY004 - as for everything that is not a feature
     kind = feature.get("_type")
     if kind is None or isinstance(kind, dict):
         return pa.struct([(name, storage_type(part)) for name, part in feature.items()])
@@ -77,7 +77,7 @@ def storage_type(feature: Any) -> pa.DataType:
         name = str(feature["dtype"])
         found = value_type(ALIASES.get(name, name))
         if found is None:
-            raise ValueError(f"{name!r} is no dtype")
+            raise ValueError(f"{name!r} is not a dtype")
         return found
     if kind == "ClassLabel":
         return pa.int64()
@@ -98,7 +98,7 @@ def storage_type(feature: Any) -> pa.DataType:
         return pa.struct({language: pa.string() for language in sorted(feature["languages"])})
     if kind == "TranslationVariableLanguages":
         return pa.struct({"language": pa.list_(pa.string()), "translation": pa.list_(pa.string())})
-    raise ValueError(f"{kind!r} is no kind of feature")
+    raise ValueError(f"{kind!r} is not a kind of feature")
 
 
 def _list_type(feature: dict[str, Any]) -> pa.DataType:

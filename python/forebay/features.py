@@ -141,7 +141,7 @@ def features_from_card(entries: Sequence[Mapping[str, Any]] | Mapping[str, Any])
         datasets = datasets_module()
         return features if datasets is None else datasets.Features.from_dict(features)
     except NO_FEATURE as error:
-        raise SchemaError(f"the dataset card's `dataset_info.features` are no features: {error}") from error
+        raise SchemaError(f"the dataset card's `dataset_info.features` are not valid features: {error}") from error
 
 
 def _from_card(entry: Any) -> Any:

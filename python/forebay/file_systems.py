@@ -102,7 +102,7 @@ def _url_to_fs(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
-        raise ImportError("it takes `fsspec` to read it: pip install fsspec") from error
+        raise ImportError("reading it needs `fsspec`: pip install fsspec") from error
     fs, path = url_to_fs(url, **options)
     return fs, path
 
@@ -152,7 +152,7 @@ def _told(name: str, info: Mapping[str, Any]) -> tuple[str, int, str | None]:
     # A listing may have seconds where `info` has a date.
     version = version.timestamp() if isinstance(version, datetime) else version
     if info.get("size") is None:
-        raise ValueError(f"the file system does not say how large {name or 'it'} is: nobody knows where its end is")
+        raise ValueError(f"the file system does not say how large {name or 'it'} is, so its end cannot be found")
     return name, int(info["size"]), None if version is None else str(version)
 
 

@@ -113,8 +113,8 @@ def _is_float32(column: str, schema: Any) -> bool:
     name, *path = [column] if column in schema.names else column.split(".")
     if name not in schema.names:
         raise SettingError(
-            f"filters: `{column}` is not among the columns, and what fractions are in it depends on whether it has 32 "
-            "or 64 bits; filter before you select columns"
+            f"filters: `{column}` is not among the selected columns, and how it compares with fractions depends on "
+            "whether it has 32 or 64 bits; filter before you select columns"
         )
     kind = schema.field(name).type
     for part in path:

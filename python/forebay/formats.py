@@ -72,14 +72,14 @@ def make_format(name: str | None, forms: Mapping[str, str] | None = None, compat
         raise SettingError(f"format: expected one of {', '.join(get_args(FormatName))} or None, got {name!r}")
     if compat is not None:
         if forms is not None:
-            raise SettingError("forms: with `compat` they are those of `datasets`; leave one of both out")
+            raise SettingError("forms: with `compat`, `datasets` decides them; leave one of the two out")
         if name in ("torch", "jax", "tensorflow"):
             _import({"jax": "jax.numpy"}.get(name, name), name)
         return DatasetsFormat(name)
     if name in ("torch", "numpy", "jax", "tensorflow"):
         return TensorFormat(name, check_forms(forms))
     if forms is not None:
-        raise SettingError(f"forms: batches of tensors have them (torch, numpy, jax, tensorflow), not {name!r}")
+        raise SettingError(f"forms: only formats of tensors have them (torch, numpy, jax, tensorflow), not {name!r}")
     if name is None:
         return None
     library = _import("pyarrow" if name == "arrow" else name, name)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FROM_STATE = "load what `state_dict` returns, and iterate again, to go on behind the batches that were received"
+FROM_STATE = "load what `state_dict` returns, and iterate again, to continue after the batches that were received"
 ANEW = "iterate again, from the first row on"
 """How to go on after an iteration has ended in an error, with a position (`FROM_STATE`) or without (`ANEW`)."""
 

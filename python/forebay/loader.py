@@ -115,7 +115,9 @@ class Stream(Position, Generic[T]):
         if not self._share.read_once:
             return
         if self._read.on_error != "raise" or getattr(self._format, "leaves_rows_out", False):
-            raise SettingError("read_once: which rows could not be read is known where they were; use on_error='raise'")
+            raise SettingError(
+                "read_once: only the rank that reads knows which rows could not be read; use on_error='raise'"
+            )
 
     def _deliver(self, runs: Iterator[Run], *, is_alone: bool = True) -> Generator[T]:
         agrees = is_alone

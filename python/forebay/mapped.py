@@ -38,18 +38,18 @@ REFUSED = {
     "skip": "choose rows before `map`",
     "shard": "take shards before `map`",
     "selection": "take the selection before `map`",
-    "gather": "rows by number are those without `map`; call the function on them",
+    "gather": "rows read by number do not go through `map`; call the function on them",
     "take": "choose rows before `map`",
-    "head": "rows by number are those without `map`; call the function on them",
+    "head": "rows read by number do not go through `map`; call the function on them",
     "to_hf": "`datasets` has a `map` of its own: `ds.to_hf().map(...)`",
     "with_format": "choose the format before `map`: functions are given it; `to_torch` yields tensors in any case",
     "iter": "use `to_torch` or `batches`",
-    "explain": "explain it before `map`: functions change nothing of what is read",
+    "explain": "explain it before `map`: functions do not change what is read",
     "save_manifest": "save it before `map`: a manifest holds no functions",
-    "units": "what columns functions return is known from their batches only",
-    "column_names": "what columns functions return is known from their batches only",
-    "schema": "what columns functions return is known from their batches only",
-    "features": "what columns functions return is known from their batches only",
+    "units": "which columns functions return is known only from their batches",
+    "column_names": "which columns functions return is known only from their batches",
+    "schema": "which columns functions return is known only from their batches",
+    "features": "which columns functions return is known only from their batches",
 }
 """Methods of `Dataset` that make no sense after `map`, and what to do instead."""
 
@@ -123,13 +123,13 @@ class MappedDataset:
 
     def __iter__(self) -> Iterator[Any]:
         """Refused: functions run on batches, which `to_torch` and `batches` deliver."""
-        raise SettingError("rows: a dataset with functions is iterated in batches; use `to_torch` or `batches`")
+        raise SettingError("rows: a dataset with functions is iterated only in batches; use `to_torch` or `batches`")
 
     def __getitem__(self, key: Any) -> Any:
         """Refused: functions run on the batches of a stream."""
         raise SettingError(
-            "row: rows by number are those without `map`; call the function on them, or look at a batch of `to_torch` "
-            "or `batches`; loops of torch have `forebay.DataLoader`, and trainers `ds.to_hf().map(function)`"
+            "row: rows read by number do not go through `map`; call the function on them, or look at a batch of "
+            "`to_torch` or `batches`; loops of torch have `forebay.DataLoader`, and trainers `ds.to_hf().map(function)`"
         )
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -220,7 +220,7 @@ def put_first(
     """
     is_whole = stream._read.on_error == "raise" and not getattr(stream._format, "leaves_rows_out", False)
     if not is_whole:
-        raise SettingError("on_error: functions know where rows stand, so none may be left out; use 'raise'")
+        raise SettingError("on_error: functions rely on the positions of rows, so none may be left out; use 'raise'")
     if not stream.has_rows:
         raise SettingError("pack: functions run on rows, of which packed batches have none; call them in the loop")
     shuffle = stream._dataset._shuffle

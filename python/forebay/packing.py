@@ -174,8 +174,8 @@ class PackedStream(Stream[dict[str, Any]]):
 
     def _iterate(self, *_: Any, **__: Any) -> NoReturn:
         raise SettingError(
-            "num_workers: workers would pack documents of their own, and other sequences for each number of workers; "
-            "packing happens on Rust threads, so iterate the stream itself, or use `num_workers=0`"
+            "num_workers: each worker would pack documents of its own, so that sequences would depend on the number "
+            "of workers; packing happens on Rust threads, so iterate the stream itself, or use `num_workers=0`"
         )
 
     @contextmanager
@@ -258,7 +258,7 @@ class PackedStream(Stream[dict[str, Any]]):
         """Returns how much was delivered from the position on; refuses other packing and ranks."""
         packed = state.get("pack")
         if not isinstance(packed, dict):
-            raise StateError("this state is of a stream that does not pack")
+            raise StateError("this state is from a stream that does not pack")
         differences = [
             f"{name}: expected `{expected}`, got `{packed.get(name)}`"
             for name, expected in self._identity().items()

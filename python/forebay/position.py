@@ -173,7 +173,7 @@ class Position:
         if got is not None and (mark is None or got | mark != got):
             here = f"worker {worker} of {num_workers} in global batches of {self._step} rows"
             raise StateError(
-                f"this state is of worker {got.get('index')} of {got.get('num_workers')} in global batches of "
+                f"this state is from worker {got.get('index')} of {got.get('num_workers')} in global batches of "
                 f"{got.get('step')} rows, not of {here}; reduce the loader's state with `forebay.cursor(state)` to "
                 "change workers, batch size or world size"
             )
@@ -315,7 +315,7 @@ class Position:
             raise StateError(f"not a Forebay state: {error}") from error
         if state.get("holes") and not self._takes_holes:
             raise StateError(
-                "this state is of a stream that left out rows by `on_error='skip'`; one that pads, packs or decodes "
+                "this state is from a stream that left out rows by `on_error='skip'`; one that pads, packs or decodes "
                 "cannot go on from there"
             )
         worker = state.get("worker")
@@ -335,9 +335,9 @@ class Position:
     def _check_kind(self, state: Mapping[str, Any]) -> None:
         """Refuses states of other kinds of streams, which have no position in this one."""
         if "pack" in state:
-            raise StateError("this state is of a stream that packs; go on with the same `pack`")
+            raise StateError("this state is from a stream that packs; go on with the same `pack`")
         if "examples_iterable" in state:
-            raise StateError("this state is of what `to_hf` returned, not of a stream; go on there")
+            raise StateError("this state is from what `to_hf` returned, not from a stream; go on there")
 
     def _read_steps(self, state: Mapping[str, Any], cursor: Cursor) -> tuple[int, int]:
         """Returns the epoch of a state, and how many of its steps were done."""
@@ -347,7 +347,7 @@ class Position:
         if self._passes.steps is not None:
             steps = state.get("steps")
             if steps is None:
-                raise StateError("this state is of a stream without `steps_per_epoch`, whose epochs are others")
+                raise StateError("this state is from a stream without `steps_per_epoch`, whose epochs are others")
             epoch, done = (steps.get(name) if isinstance(steps, dict) else None for name in ("epoch", "done"))
             if type(epoch) is not int or type(done) is not int or min(epoch, done) < 0 or done > MOST_DONE:
                 raise StateError(f"not a Forebay state: steps: expected an epoch and the steps done, got {steps!r}")

@@ -283,10 +283,10 @@ def chosen(
     if read.on_error != "raise":
         raise SettingError(
             "on_error: rows that cannot be read cannot be left out where lists are padded or packed or images decoded; "
-            "leave one of both out"
+            "leave one of the two out"
         )
     if not isinstance(format, TensorFormat):
-        raise SettingError("compat: `padding`, `pack` and `decode` make batches of our own; leave one of both out")
+        raise SettingError("compat: `padding`, `pack` and `decode` make batches of our own; leave one of the two out")
     if pack is None:
         settings: dict[str, Any] = {"images": {name: image._settings() for name, image in images.items()}}
         if pad is not None:

@@ -145,7 +145,7 @@ def _of_all(parts: list[splits.Part], names: list[str]) -> list[splits.Part]:
     is_all = len({part.name for part in parts}) == 1 and parts[0].name == splits.ALL and splits.ALL not in names
     if is_all and any(part.is_slice for part in parts):
         raise SettingError(
-            f"split: `{splits.ALL}` is not cut; name the splits: `{'+'.join(f'{name}[:10%]' for name in names)}`"
+            f"split: `{splits.ALL}` cannot be cut; name the splits: `{'+'.join(f'{name}[:10%]' for name in names)}`"
         )
     return [splits.Part(name) for name in names] if is_all else parts
 
@@ -178,7 +178,7 @@ def _once(files: Sequence[File], split: str, where: str) -> list[File]:
         SettingError: there are no files, or a file name is not Unicode.
     """
     if not files:
-        raise SettingError(f"split: `{split}` of `{where}` has no files: no pattern of it fits any")
+        raise SettingError(f"split: `{split}` of `{where}` has no files: none of its patterns matches a file")
     for file in files:
         check_text("data_files", file[0])
     return list(dict.fromkeys(files))

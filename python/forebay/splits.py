@@ -100,7 +100,7 @@ def _number(text: str | None) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise SettingError(f"split: `{text}` is no number; {_EXAMPLE}") from None
+        raise SettingError(f"split: `{text}` is not a number; {_EXAMPLE}") from None
 
 
 def names(parts: Iterable[Part], available: Sequence[str] | None, where: str) -> list[str]:

@@ -225,14 +225,14 @@ def make_tables(tables: Mapping[str, Any] | None, load: Callable[[str], Dataset]
             try:
                 table = pa.table(dict(table))
             except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-                raise SettingError(f"tables: `{name}` is no dict of columns: {error}") from error
+                raise SettingError(f"tables: `{name}` is not a dict of columns: {error}") from error
         if not hasattr(table, "__arrow_c_stream__") and not hasattr(table, "__arrow_c_array__"):
             kind, instead = type(table).__name__, ""
             if type(table).__module__.startswith("datasets."):
                 kind, instead = f"datasets.{kind}", "; `table.with_format('arrow')[:]` is one"
             raise SettingError(
-                f"tables: `{name}` is of type {kind}; expected a Dataset of Forebay, a place of Parquet, or a table of "
-                f"an Arrow library (pyarrow, Polars, pandas 2.2 or later, DuckDB, ...){instead}"
+                f"tables: `{name}` is of type {kind}; expected a Dataset of Forebay, a path or URI of Parquet, or "
+                f"a table of an Arrow library (pyarrow, Polars, pandas 2.2 or later, DuckDB, ...){instead}"
             )
         try:
             return _lib.Table(table)

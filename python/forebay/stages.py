@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Reading = Callable[[Run], AbstractContextManager["Batches"]]
 
 NO_ARROW = (
-    "Arrow: what columns functions return is known from their batches only; loop over `batches(n)`: tables of "
+    "Arrow: which columns functions return is known only from their batches; loop over `batches(n)`: tables of "
     "`ds.with_format('arrow').map(function, batched=True)` go into `pyarrow.concat_tables` or a `ParquetWriter`"
 )
 """Why a dataset or stream with functions is not an Arrow stream."""

@@ -33,14 +33,16 @@ def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dic
     try:
         states = list(_states_in(loader_state))
     except RecursionError:
-        raise StateError("not a Forebay state: it is nested without an end, or nearly so") from None
+        raise StateError("not a Forebay state: it is nested endlessly, or nearly so") from None
     if not states:
         raise StateError("no Forebay state inside; expected what `StatefulDataLoader.state_dict()` returned")
     for state in states:
         _check(state)
         if differing := [name for name in _OF_A_STREAM if state.get(name) != states[0].get(name)]:
             names = ", ".join(differing)
-            raise StateError(f"the states are not of one stream: they differ in {names}; reduce those of each alone")
+            raise StateError(
+                f"the states do not belong to one stream: they differ in {names}; reduce those of each alone"
+            )
     first = min(states, key=lambda state: (state["epoch"], state["position"]))
     marks = [state["worker"] for state in states if "worker" in state]
     if marks:

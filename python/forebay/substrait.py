@@ -74,8 +74,8 @@ def translate(
         known = _known_columns(schema, wide)
         if len(known) < len(schema) and "FieldPath(" in str(expression):
             raise SettingError(
-                f"filters: `{expression}` names columns by their places, and Substrait has not the types of all; use "
-                "their names"
+                f"filters: `{expression}` names columns by their places, and Substrait does not have the types of all "
+                "of them; use their names"
             )
         try:
             plan = bytes(expression.to_substrait(known))
@@ -106,9 +106,9 @@ def _reason(said: str, schema: Any, known: Any) -> str:
     """Returns why pyarrow cannot convert an expression to Substrait, with the unsupported type."""
     for field in schema:
         if field.name not in known.names and f"Name({field.name})" in said:
-            return f"column `{field.name}` is `{field.type}`, a type that Substrait has not"
+            return f"column `{field.name}` is `{field.type}`, a type that Substrait does not have"
     if "unsafe casts" in said:
-        return "it compares with a value that is of another type than the column, or of one that Substrait has not"
+        return "it compares with a value that is of another type than the column, or of one that Substrait lacks"
     _, is_literal, value = said.partition("Expression::Literal from ")
     if is_literal:
         is_fine = re.fullmatch(r"[\d-]+ [\d:]+\.\d{9}Z?", value)
@@ -207,7 +207,7 @@ class _Translation:
     def _call(self, message: Message, is_kept: bool) -> str:
         name = self._functions[read_number(message, 1)]
         if 5 in message or (name not in COMPARISONS and name not in CONNECTIVES and name not in TESTS):
-            raise UnknownError(f"the function `{name}` has no equal here")
+            raise UnknownError(f"the function `{name}` has no exact equivalent here")
         bodies = [read_message(argument)[3][0] for argument in message.get(4, [])]
         operands = [self._expression(body, is_kept=is_kept and name in CONNECTIVES) for body in bodies]
         if name in TESTS:
@@ -243,7 +243,7 @@ class _Translation:
 
         operand = read_message(message[1][0])
         if 2 not in operand:
-            raise UnknownError("something else than a column is looked up in a list")
+            raise UnknownError("something other than a column is looked up in a list")
         column, kind, root = self._reference(operand)
         members = [self._member(self._literal(read_message(option)), kind) for option in message.get(2, [])]
         if not members:
@@ -270,7 +270,9 @@ class _Translation:
         else:
             member, is_same = value, _family(given.type) == _family(kind)
         if self._is_exact and not is_same:
-            raise UnknownError(f"it looks for `{value}` in a column of type `{kind}`, of which it is no value")
+            raise UnknownError(
+                f"it looks for `{value}` in a column of type `{kind}`, but it is not a value of that type"
+            )
         return member
 
 

@@ -287,7 +287,7 @@ class Program:
         if not self.steps:
             return self.opener.rows(carried)
         if not isinstance(batch, dict):
-            raise SettingError("collate_fn: rows of tables cannot be collated after `map`; use another format")
+            raise SettingError("collate_fn: rows of a table format cannot be collated after `map`; use another format")
         num_rows = length_of(next(iter(batch.values()), ())) or 0
         return [{name: row_of(column, index) for name, column in batch.items()} for index in range(num_rows)]
 
@@ -316,8 +316,8 @@ def _check_column(name: object, column: Any, num_rows: int) -> None:
         raise _WrongResultError(f"column `{name}`: expected {expected}, got {_kind(column)}")
     if length != num_rows:
         raise _WrongResultError(
-            f"column `{name}`: expected {num_rows} rows, as many as the batch has, got {length}; what makes other rows "
-            "belongs into the `collate_fn` of a `DataLoader`"
+            f"column `{name}`: expected {num_rows} rows, as many as the batch has, got {length}; a function that makes "
+            "other rows belongs in the `collate_fn` of a `DataLoader`"
         )
 
 

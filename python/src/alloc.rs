@@ -1,14 +1,15 @@
-//! The extension's allocator: large blocks come from the system, and wait for the next who needs one.
+//! The extension's allocator: large blocks are mapped from the system and cached for reuse once freed.
 //!
 //! A memory limit is a promise about what the process holds. The C library keeps freed buffers of a few megabytes in
-//! one arena for each thread, where they add up to half of the limit again. Blocks from [`LARGE_BYTES`] on are mapped
-//! here, in lengths of a few classes, and grown by the kernel's page tables instead of being copied.
+//! per-thread arenas, which add up to half of the limit again. Blocks of at least [`LARGE_BYTES`] are therefore mapped
+//! here, in a few length classes, and grown by remapping pages instead of copying.
 //!
-//! Faulting a page in costs ten times what filling it does, so freed blocks are kept: while streams run, and a little
-//! longer, as the next epoch begins then, as many as fit into the memory limit beside those in use; otherwise a sixteenth of
-//! it. A block is found by its length, or made of one of about that length, or cut off a longer one.
+//! Faulting a page in costs ten times as much as filling it, so freed blocks are kept. While streams run, and for a
+//! little longer because the next epoch starts then, as many are kept as fit into the memory limit beside those in use;
+//! otherwise a sixteenth of the limit. A request is served by a cached block of its length, by one of about that
+//! length, which is resized, or by a piece cut off a longer one.
 //!
-//! `small.rs` has the smaller ones. Python and its other extensions keep their allocator.
+//! `small.rs` handles smaller blocks. Python and its other extensions keep their own allocator.
 #![expect(unsafe_code, reason = "an allocator is a set of unsafe promises")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -18,26 +19,26 @@ use std::sync::{Mutex, MutexGuard, Once};
 
 use crate::small::{self, SMALL};
 
-/// Blocks at least this large are mapped: a system call costs little beside filling them. Pages of many columns are
-/// often as small as that, and there are hundreds of them.
+/// Blocks of at least this size are mapped: a system call costs little compared to filling them. Pages of wide files
+/// are often this small, and there are hundreds of them.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// Mapped blocks begin at a page.
+/// Mapped blocks are page-aligned.
 const PAGE_BYTES: usize = 4096;
 
-/// The part of a memory limit that freed blocks may take in any case.
+/// The fraction of a memory limit (one in this many bytes) that freed blocks may always take.
 const KEPT_SHARE: usize = 16;
 
-/// Lengths between two powers of two.
+/// Number of length classes between two powers of two.
 const STEPS: usize = 8;
 
 /// One list of freed blocks for each length up to 2^48 bytes.
 const CLASSES: usize = STEPS * 33;
 
-/// How many lengths up or down a block is looked for: it is cut or grown by half at most.
+/// How many classes up or down to look for a block: it is cut or grown by half at most.
 const NEAR: usize = 4;
 
-/// How often a thread tries to get at the freed blocks before it does without.
+/// How often a thread tries to lock the freed blocks before it does without them.
 const TRIES: usize = 64;
 
 /// See the module's documentation.
@@ -48,30 +49,30 @@ static FREED: Mutex<Freed> = Mutex::new(Freed { classes: [NONE; CLASSES], newest
 /// Bytes of blocks in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// The memory limit of the stream or selection that started last.
+/// The memory limit of the stream or selection that was started last.
 static LIMIT: AtomicUsize = AtomicUsize::new(256 << 20);
 
-/// Streams and selections that run.
+/// Number of running streams and selections.
 static STREAMS: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of blocks, large and small, that were in use when the first of them began: what opened datasets hold is beside the
-/// limit.
+/// Bytes of blocks, large and small, that were in use when the first of these began: what open datasets hold does not
+/// count towards the limit.
 static BEFORE: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps freed blocks within `memory_limit`.
+/// Limits freed blocks to `memory_limit`.
 pub(crate) fn set_memory_limit(memory_limit: u64) {
     LIMIT.store(usize::try_from(memory_limit).unwrap_or(usize::MAX), Ordering::Relaxed);
 }
 
-/// A stream or selection that runs, or ran a moment ago: freed blocks may take what it has left of its memory.
+/// A stream or selection that runs, or ran a moment ago: freed blocks may take the rest of its memory limit.
 #[derive(Debug)]
 pub(crate) struct OfStream {
     process: u32,
 }
 
 impl OfStream {
-    /// Begins a stream of `memory_limit` bytes; what one before was allowed to keep beyond that is given back. Called with the
-    /// GIL held, so that no fork finds it half done.
+    /// Begins a stream of `memory_limit` bytes, and gives back freed blocks that an earlier limit allowed and this one
+    /// does not. Called with the GIL held, so that no fork finds it half done.
     pub(crate) fn begin(memory_limit: u64) -> Self {
         static IN_CHILDREN: Once = Once::new();
         IN_CHILDREN.call_once(forget_streams_in_children);
@@ -93,23 +94,24 @@ impl Drop for OfStream {
     }
 }
 
-/// Has forked children begin without streams: those of their parents do not run there, and never end.
+/// Resets the stream count in forked children: the parent's streams do not run there and would never end.
 fn forget_streams_in_children() {
     extern "C" fn forget() {
         STREAMS.store(0, Ordering::Relaxed);
     }
-    // SAFETY: what a child calls stores a number, and is there as long as the process. Where the system refuses, a child keeps more.
+    // SAFETY: the handler only stores a number, and lives as long as the process. If registration fails, a child merely
+    // keeps more memory.
     unsafe { libc::pthread_atfork(None, None, Some(forget)) };
 }
 
-/// Gives back what may not be kept now.
+/// Gives back freed blocks beyond what may be kept now.
 fn shrink() {
     if let Some(mut freed) = try_lock() {
         freed.fit();
     }
 }
 
-/// Returns how many bytes of freed blocks may be kept now, where there are so many.
+/// Returns how many bytes of freed blocks may be kept now, given that there are `freed` bytes of them.
 fn kept_bytes(freed: usize) -> usize {
     let limit = LIMIT.load(Ordering::Relaxed);
     let share = limit / KEPT_SHARE;
@@ -117,17 +119,17 @@ fn kept_bytes(freed: usize) -> usize {
         return share;
     }
     let used = USED.load(Ordering::Relaxed);
-    // To count small blocks takes a while, and few are so many that they take what is left.
+    // Counting small blocks takes a while, and they rarely matter below half of the limit.
     let small = if used.saturating_add(freed) > limit / 2 { small::bytes() } else { 0 };
     let used = used.saturating_add(small).saturating_sub(BEFORE.load(Ordering::Relaxed));
     limit.saturating_add(share).saturating_sub(used)
 }
 
-/// Freed mappings, by length and by age. The lists run through the blocks themselves.
+/// Freed mappings, by length and by age. The lists are threaded through the blocks themselves.
 ///
-/// Its lock is only ever tried: a thread that finds it taken, or a child forked meanwhile, does without.
+/// Its lock is only ever tried: a thread that finds it taken, or a child forked while it was, does without.
 struct Freed {
-    /// The block of each class that was freed last.
+    /// The most recently freed block of each class.
     classes: [usize; CLASSES],
     newest: usize,
     oldest: usize,
@@ -137,7 +139,7 @@ struct Freed {
 /// No block.
 const NONE: usize = 0;
 
-/// What stands at the beginning of a freed block: its length, and its neighbours.
+/// The header of a freed block: its length, and its neighbours in both lists.
 #[derive(Clone, Copy)]
 struct Node {
     len: usize,
@@ -151,13 +153,13 @@ struct Links {
     older: usize,
 }
 
-/// Returns the beginning of a freed block.
+/// Returns the header of a freed block.
 fn node(block: usize) -> *mut Node {
     with_exposed_provenance_mut(block)
 }
 
 fn read(block: usize) -> Node {
-    // SAFETY: the block is a mapping in our lists: nobody uses it, and it begins with what `keep` wrote there.
+    // SAFETY: the block is a mapping in our lists: nobody uses it, and it begins with the node that `keep` wrote.
     unsafe { node(block).read() }
 }
 
@@ -169,8 +171,8 @@ fn change(block: usize, change: impl FnOnce(&mut Node)) {
 }
 
 impl Freed {
-    /// Takes the block of a length as near as possible to `len` that was freed last, with its length; else the beginning
-    /// of a longer one.
+    /// Takes the most recently freed block whose length is nearest to `len`, with its length; else cuts the beginning
+    /// off a longer one.
     fn take(&mut self, len: usize) -> Option<(usize, usize)> {
         let class = class_of(len);
         let near = (0..=NEAR).flat_map(|step| [class.checked_add(step), class.checked_sub(step)]).flatten();
@@ -186,7 +188,7 @@ impl Freed {
         Some((block, len))
     }
 
-    /// Takes a block out of the lists, and returns its length.
+    /// Removes a block from the lists and returns its length.
     fn remove(&mut self, block: usize) -> usize {
         let Node { len, of_class, of_all } = read(block);
         match of_class.newer {
@@ -208,7 +210,7 @@ impl Freed {
         len
     }
 
-    /// Puts a block in front of the others.
+    /// Puts a block at the front of the lists.
     fn keep(&mut self, block: usize, len: usize) {
         let class = &mut self.classes[class_of(len)];
         let of_class = Links { newer: NONE, older: std::mem::replace(class, block) };
@@ -225,12 +227,12 @@ impl Freed {
         self.bytes += len;
     }
 
-    /// Unmaps the oldest blocks that may not be kept now.
+    /// Unmaps the oldest blocks until the rest may be kept.
     fn fit(&mut self) {
         self.shrink(kept_bytes(self.bytes));
     }
 
-    /// Unmaps the oldest blocks beyond `max_bytes`.
+    /// Unmaps the oldest blocks until at most `max_bytes` are left.
     fn shrink(&mut self, max_bytes: usize) {
         while self.bytes > max_bytes && self.oldest != NONE {
             let oldest = self.oldest;
@@ -253,13 +255,13 @@ fn is_large(layout: &Layout) -> bool {
 
 /// Returns the length to map for `size` bytes: the next of eight steps between powers of two.
 ///
-/// What is never written takes no memory, so a fresh block costs its size, whatever its length.
+/// Untouched pages take no memory, so a fresh block costs its size, whatever its length.
 fn mapped_len(size: usize) -> usize {
     let step = size.next_power_of_two() / (2 * STEPS);
     size.div_ceil(step) * step
 }
 
-/// Returns which of the lengths that [`mapped_len`] returns this is.
+/// Returns the class of a length that [`mapped_len`] returned.
 fn class_of(len: usize) -> usize {
     let power = len.ilog2() as usize;
     let class =
@@ -269,7 +271,7 @@ fn class_of(len: usize) -> usize {
 
 fn map(len: usize) -> *mut u8 {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: an anonymous private mapping at an address chosen by the kernel touches nothing that exists.
     let block = unsafe {
         libc::mmap(without_provenance_mut(0), len, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     };
@@ -277,7 +279,7 @@ fn map(len: usize) -> *mut u8 {
 }
 
 fn unmap(block: usize, len: usize) {
-    // SAFETY: only called with mappings of ours that nobody uses; whole pages of them.
+    // SAFETY: only called with whole pages of our own mappings, which nobody uses.
     unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(block), len) };
 }
 
@@ -286,12 +288,12 @@ fn resize(block: usize, len: usize, new_len: usize) -> *mut u8 {
     if len == new_len {
         return with_exposed_provenance_mut(block);
     }
-    // SAFETY: only called with whole mappings of ours, by who owns them.
+    // SAFETY: only called with whole mappings of ours, by their owner.
     let moved = unsafe { libc::mremap(with_exposed_provenance_mut(block), len, new_len, libc::MREMAP_MAYMOVE) };
     if moved == libc::MAP_FAILED { null_mut() } else { moved.cast() }
 }
 
-/// Returns a freed block of `len` bytes, with old contents.
+/// Returns a freed block of `len` bytes, with its old contents.
 fn reuse(len: usize) -> Option<*mut u8> {
     let (block, old_len) = try_lock()?.take(len)?;
     let resized = resize(block, old_len, len);
@@ -308,7 +310,7 @@ fn acquire(len: usize) -> (*mut u8, bool) {
     let (block, is_zero) = match reuse(len) {
         Some(block) => (block, false),
         None => {
-            // It takes the place of blocks that were kept.
+            // The new block takes the place of cached ones.
             shrink();
             (map(len), true)
         }
@@ -331,15 +333,15 @@ fn free(block: *mut u8, len: usize) {
     }
 }
 
-// SAFETY: a block's layout says whether it was mapped and how long, in every method alike; mappings are page-aligned
-// and at least as long as asked for; a block is in the cache only while nobody uses it; everything else is passed to
-// `SMALL` unchanged.
+// SAFETY: every method decides by the layout alone whether a block is mapped, and how long it is; mappings are
+// page-aligned and at least as long as requested; a block is in the cache only while nobody uses it; everything else is
+// passed to `SMALL` unchanged.
 unsafe impl GlobalAlloc for LargeBlocks {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_large(&layout) {
             return acquire(mapped_len(layout.size())).0;
         }
-        // SAFETY: the caller's promises are `SMALL`'s.
+        // SAFETY: the caller's promises are those that `SMALL` requires.
         unsafe { SMALL.alloc(layout) }
     }
 
@@ -372,11 +374,11 @@ unsafe impl GlobalAlloc for LargeBlocks {
             (false, false) => unsafe { SMALL.realloc(block, layout, new_size) },
             (true, true) => {
                 let (len, new_len) = (mapped_len(layout.size()), mapped_len(new_size));
-                // Pages that were faulted in before cost a copy, new ones more than that.
+                // Copying costs less than faulting in new pages.
                 if new_len > len
                     && let Some(reused) = reuse(new_len)
                 {
-                    // SAFETY: both are blocks of ours, distinct, and the new one is longer.
+                    // SAFETY: both are distinct blocks of ours, and the new one is longer.
                     unsafe { reused.copy_from_nonoverlapping(block, layout.size()) };
                     USED.fetch_add(new_len, Ordering::Relaxed);
                     free(block, len);
@@ -389,7 +391,7 @@ unsafe impl GlobalAlloc for LargeBlocks {
                 }
                 moved
             }
-            // SAFETY: both blocks hold what is copied, and they are distinct.
+            // SAFETY: both blocks are at least as long as what is copied, and they are distinct.
             _ => unsafe {
                 let moved = self.alloc(new_layout);
                 if !moved.is_null() {
@@ -408,7 +410,7 @@ mod tests {
 
     use super::*;
 
-    /// They share the counters.
+    /// Tests share the counters.
     static ALONE: Mutex<()> = Mutex::new(());
 
     fn alone() -> MutexGuard<'static, ()> {
@@ -423,7 +425,7 @@ mod tests {
         Layout::from_size_align(size, 64).unwrap()
     }
 
-    /// A block, and the byte that all of it is filled with.
+    /// A block, and the byte that it is filled with.
     struct Block {
         start: *mut u8,
         size: usize,
@@ -445,12 +447,12 @@ mod tests {
         }
 
         fn bytes(&mut self) -> &mut [u8] {
-            // SAFETY: so many bytes were allocated there, and filled.
+            // SAFETY: that many bytes were allocated and filled.
             unsafe { std::slice::from_raw_parts_mut(self.start, self.size) }
         }
 
         fn fill(&mut self, value: u8) {
-            // SAFETY: so many bytes were allocated there.
+            // SAFETY: that many bytes were allocated.
             unsafe { self.start.write_bytes(value, self.size) };
             self.filled = value;
         }
@@ -462,7 +464,7 @@ mod tests {
 
         fn resize(&mut self, size: usize) {
             let kept = self.size.min(size);
-            // SAFETY: the block is ours, of this layout; the size is not 0.
+            // SAFETY: the block is ours and has this layout; the size is not 0.
             self.start = unsafe { LargeBlocks.realloc(self.start, layout(self.size), size) };
             assert!(!self.start.is_null());
             self.size = size;
@@ -472,7 +474,7 @@ mod tests {
 
         fn free(mut self) {
             self.check(self.size);
-            // SAFETY: the block is ours, of this layout, and not used any more.
+            // SAFETY: the block is ours, has this layout, and is not used any more.
             unsafe { LargeBlocks.dealloc(self.start, layout(self.size)) };
         }
     }
@@ -528,7 +530,7 @@ mod tests {
         let short: Vec<Block> = (0..4).map(|_| Block::new(2 << 20, false)).collect();
         let starts: Vec<usize> = short.iter().map(|block| block.start.addr()).collect();
         assert_eq!(starts, (0..4).map(|number| place + (number << 21)).collect::<Vec<_>>());
-        // The threads of the harness may have freed something meanwhile.
+        // The test harness's threads may have freed something meanwhile.
         assert!(FREED.lock().unwrap().bytes < 2 << 20);
         short.into_iter().for_each(Block::free);
         drop(stream);
@@ -537,16 +539,16 @@ mod tests {
     #[test]
     fn what_cannot_be_mapped_is_not_counted() {
         let _alone = alone();
-        // More than there are addresses.
+        // Larger than the address space.
         let (before, impossible) = (used(), layout(1 << 60));
         // SAFETY: the size is not 0.
         assert!(unsafe { LargeBlocks.alloc(impossible) }.is_null());
         // SAFETY: as above.
         assert!(unsafe { LargeBlocks.alloc_zeroed(impossible) }.is_null());
         let block = Block::new(LARGE_BYTES, false);
-        // SAFETY: the block is of this layout, and stays where it is when nothing larger is to be had.
+        // SAFETY: the block has this layout, and stays where it is when no larger one can be allocated.
         assert!(unsafe { LargeBlocks.realloc(block.start, layout(LARGE_BYTES), 1 << 60) }.is_null());
-        // Little beside what there is not; a test that waits for its turn may have taken a block for itself meanwhile.
+        // Little compared to the impossible size; another test may have allocated a block meanwhile.
         assert!(used().abs_diff(before) < 1 << 40);
         block.free();
     }
@@ -567,7 +569,7 @@ mod tests {
                 });
             }
         });
-        // A test that waits for its turn may have taken a block for itself meanwhile, far less than these 800 together.
+        // Another test may have allocated a block meanwhile, which is far less than these 800 together.
         assert!(used() <= before + 16 * LARGE_BYTES, "{before} bytes before, {} after", used());
     }
 }

@@ -19,9 +19,9 @@ use crate::parcel;
 
 /// The rows of one step, as one Arrow record batch.
 ///
-/// Every Arrow library takes it as it is and without a copy: `pyarrow.record_batch(batch)`,
-/// `polars.DataFrame(batch)`. It owns its memory and outlives stream and dataset.
-// A mapping, as what has items by number would be a sequence, of which NumPy makes arrays.
+/// Any Arrow library can take it without a copy: `pyarrow.record_batch(batch)`, `polars.DataFrame(batch)`. It owns its
+/// memory and outlives the stream and the dataset.
+// A mapping: with `__getitem__` it would otherwise pass as a sequence, from which NumPy makes arrays.
 #[pyclass(name = "Batch", module = "forebay._lib", frozen, mapping)]
 pub(crate) struct PyBatch {
     batch: RecordBatch,
@@ -37,7 +37,7 @@ impl PyBatch {
         &self.batch
     }
 
-    /// Returns the batch as a consumer asks for it.
+    /// Returns the batch in the schema that a consumer requested.
     fn converted(&self, py: Python<'_>, requested: Option<&Bound<'_, PyCapsule>>) -> PyResult<RecordBatch> {
         match conversion(&self.batch.schema(), requested)? {
             None => Ok(self.batch.clone()),
@@ -63,8 +63,8 @@ impl PyBatch {
     /// Returns the column at `index`, from 0, without a copy.
     ///
     /// Raises:
-    ///     IndexError: there are fewer columns.
-    ///     TypeError: `index` is no number.
+    ///     IndexError: there is no such column.
+    ///     TypeError: `index` is not a number.
     fn column(&self, index: &Bound<'_, PyAny>) -> PyResult<PyColumn> {
         let schema = self.batch.schema();
         let number = match index.extract::<usize>() {
@@ -84,7 +84,7 @@ impl PyBatch {
         Ok(PyColumn::new(Arc::clone(self.batch.column(number)), Arc::clone(field)))
     }
 
-    /// Columns by name in the forms that were chosen for them, tensors through `make_tensor`, which is called with a
+    /// Columns by name, in the forms chosen for them. Tensors are made by `make_tensor`, which is called with a
     /// `Tensor` or its DLPack capsule.
     #[pyo3(signature = (forms, make_tensor, *, takes_capsules=false))]
     fn convert<'py>(
@@ -97,12 +97,12 @@ impl PyBatch {
         forms.convert(py, &self.batch, &TensorMaker { call: make_tensor, takes_capsules })
     }
 
-    /// From protocol 5 on buffers go beside the pickle (PEP 574), without a copy.
+    /// From protocol 5 on, buffers travel beside the pickle (PEP 574), without a copy.
     fn __reduce_ex__<'py>(&self, py: Python<'py>, protocol: u32) -> PyResult<Bound<'py, PyTuple>> {
         parcel::reduce(py, &self.batch, protocol)
     }
 
-    /// The batch of what `__reduce_ex__` wrote.
+    /// Restores a batch from what `__reduce_ex__` wrote.
     #[staticmethod]
     fn from_parts(
         py: Python<'_>,
@@ -118,7 +118,7 @@ impl PyBatch {
         self.batch.num_rows()
     }
 
-    /// Says how to look at it.
+    /// Raises an error that says how to read values.
     fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let key = key.repr()?;
         Err(PyTypeError::new_err(format!(
@@ -127,9 +127,9 @@ impl PyBatch {
         )))
     }
 
-    /// Called for what it does not have.
+    /// Called for attributes that do not exist.
     fn __getattr__(&self, name: &str) -> PyResult<Py<PyAny>> {
-        let instead = "; instead: `pyarrow.record_batch(batch)` or `polars.DataFrame(batch)`, and what they offer";
+        let instead = "; instead: `pyarrow.record_batch(batch)` or `polars.DataFrame(batch)`, and their methods";
         let instead = if name.starts_with('_') { "" } else { instead };
         Err(PyAttributeError::new_err(format!("a batch has no `{name}`{instead}")))
     }
@@ -157,7 +157,7 @@ impl PyBatch {
         to_array_pycapsules(py, field, struct_array(batch).as_ref(), None)
     }
 
-    /// A stream of this one batch, for consumers that take nothing else.
+    /// A stream of this one batch, for consumers that only take streams.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -171,10 +171,10 @@ impl PyBatch {
     }
 }
 
-/// One column of a batch: an Arrow array, and a tensor where its type is that of one.
+/// One column of a batch: an Arrow array, and a tensor if its type allows.
 ///
-/// `pyarrow.array(column)` and, for numbers and lists of one length without NULLs, `torch.from_dlpack(column)` and
-/// `numpy.from_dlpack(column)` share its memory; Booleans are copied, since tensors have a byte for each.
+/// `pyarrow.array(column)` shares its memory, and so do `torch.from_dlpack(column)` and `numpy.from_dlpack(column)` for
+/// numbers and fixed-length lists without NULLs; Booleans are copied, since tensors use one byte for each.
 #[pyclass(name = "Column", module = "forebay._lib", frozen)]
 pub(crate) struct PyColumn {
     array: ArrayRef,
@@ -230,7 +230,7 @@ impl PyColumn {
         let (mut array, mut field) = (Arc::clone(&self.array), Arc::clone(&self.field));
         if let Some(capsule) = &requested_schema {
             let wanted = PyField::from_arrow_pycapsule(capsule)?.into_inner();
-            // A column stands for itself: the consumer need not know what it is called.
+            // The name does not matter: a column is passed on its own.
             let wanted = Field::clone(&wanted).with_name(field.name());
             let conversion = Conversion::try_new(&one_column(&field), &one_column(&Arc::new(wanted)));
             let conversion = conversion.map_err(|error| to_py(&error))?;
@@ -258,10 +258,10 @@ pub(crate) fn struct_array(batch: RecordBatch) -> ArrayRef {
     Arc::new(StructArray::from(batch))
 }
 
-/// Returns how to turn batches of `schema` into those that a consumer asks for; `None` where it takes them as they are.
+/// Returns the conversion from `schema` to the schema that a consumer requested; `None` if none is needed.
 pub(crate) fn conversion(schema: &Schema, requested: Option<&Bound<'_, PyCapsule>>) -> PyResult<Option<Conversion>> {
     let Some(capsule) = requested else { return Ok(None) };
-    // Through `PySchema`, which imports a copy: the capsule stays the caller's.
+    // `PySchema` imports a copy, so the capsule stays the caller's.
     let wanted = PySchema::from_arrow_pycapsule(capsule)?.into_inner();
     Conversion::try_new(schema, &wanted).map(Some).map_err(|error| to_py(&error))
 }

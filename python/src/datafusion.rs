@@ -1,8 +1,8 @@
-//! A dataset as a table of the Python package `datafusion`: a capsule of its foreign function interface.
+//! A dataset as a table of the Python package `datafusion`: a capsule of DataFusion's foreign function interface.
 //!
-//! Filters cross as text of a protocol, in which functions are names. What a name means is the session's to say, and users
-//! may give names of their own; so functions are left to the engine, but for access to nested fields. That also frees the
-//! table from the session: it works in several, and longer than the one that it was first registered with.
+//! Filters arrive serialized, with functions given by name. What a name means is up to the session, and users may
+//! register names of their own; so functions other than nested field access are left to the engine. This also makes the
+//! table independent of the session: it works in several, and outlives the one it was first registered with.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -22,25 +22,25 @@ use datafusion_proto::logical_plan::LogicalExtensionCodec;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-/// Returns a capsule of a table that `datafusion` may read.
+/// Returns a capsule of a table that `datafusion` can read.
 pub(crate) fn table_capsule<'py>(py: Python<'py>, provider: Arc<dyn TableProvider>) -> PyResult<Bound<'py, PyCapsule>> {
-    // Made once, which must not be under way in a fork: the GIL is held.
+    // Initialized once, with the GIL held, so that no fork finds it half done.
     static FUNCTIONS: LazyLock<Arc<Functions>> = LazyLock::new(|| Arc::new(Functions::new()));
-    // Tables hold it weakly.
+    // Tables hold only a weak reference.
     let functions: Arc<dyn TaskContextProvider> = Arc::clone(&FUNCTIONS) as _;
     let functions = FFI_TaskContextProvider::from(&functions);
     let table = FFI_TableProvider::new(provider, true, None, functions, Some(Arc::new(Codec)));
     PyCapsule::new_with_value(py, table, c"datafusion_table_provider")
 }
 
-/// The functions that filters of the engine may name.
+/// The functions that the engine's filters may name.
 struct Functions(Arc<TaskContext>);
 
 impl Functions {
     fn new() -> Self {
         let get_field = get_field();
         let named = HashMap::from([(get_field.name().to_owned(), get_field)]);
-        // Only that filters with them can be read, and refused.
+        // Only so that filters with lambdas can be decoded, and refused.
         let with_lambdas = SessionStateDefaults::default_higher_order_functions();
         let with_lambdas = with_lambdas.into_iter().map(|function| (function.name().to_owned(), function));
         let context = TaskContext::new(
@@ -63,7 +63,7 @@ impl TaskContextProvider for Functions {
     }
 }
 
-/// Reads filters of the engine; nothing else crosses.
+/// Decodes the engine's filters; nothing else is passed across.
 #[derive(Debug)]
 struct Codec;
 
@@ -96,7 +96,7 @@ impl LogicalExtensionCodec for Codec {
     }
 }
 
-/// A function that only the engine knows. Being volatile, as far as is known here, it is not evaluated here.
+/// A function that only the engine knows. It is declared volatile, so it is not evaluated here.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct OfTheEngine {
     name: String,

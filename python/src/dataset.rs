@@ -27,9 +27,9 @@ use crate::weights::PyWeights;
 #[pyclass(name = "Dataset", module = "forebay._lib", frozen)]
 pub(crate) struct PyDataset {
     dataset: Dataset,
-    /// What a query's dataset was made of.
+    /// How a query made the dataset, if one did.
     recipe: Option<Arc<Recipe>>,
-    /// Made when rows are first asked for by number.
+    /// Created when rows are first requested by number.
     access: OnceLock<RowAccess>,
 }
 
@@ -42,7 +42,7 @@ impl PyDataset {
         Self { dataset, recipe, access: OnceLock::new() }
     }
 
-    /// Returns the rows by number, of a dataset whose selection is known.
+    /// Returns access to rows by number, for a dataset whose selection is known.
     fn access(&self) -> PyResult<&RowAccess> {
         let answer = self.dataset.known_answer().ok_or_else(unknown_selection)?;
         let memory_bytes = forebay::config::SELECTION_MEMORY_BYTES;
@@ -54,19 +54,19 @@ impl PyDataset {
     }
 }
 
-/// Selection, order and kept values of an answer.
+/// An answer's selection, order and kept values.
 type AnswerBytes = (Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// URI, size, entity tag.
 type FileArguments = (String, Option<u64>, Option<String>);
 
-/// A split with its objects.
+/// A split's name and its objects.
 type SplitArguments = (String, Vec<FileArguments>);
 
-/// Seed, shuffle bytes, and lanes and window rows where they are given.
+/// Seed, shuffle bytes, and optionally lanes and window rows.
 type ShuffleArguments = (u64, u64, Option<u32>, Option<u64>);
 
-/// Waits for an opening. What filters share is made while the store answers.
+/// Waits for a dataset to open. What filters share is initialized while the store answers.
 fn opened<T: Send + 'static, F: Future<Output = Result<T, Error>> + Send + 'static>(
     py: Python<'_>,
     on_progress: &Py<PyAny>,
@@ -93,7 +93,7 @@ impl PyDataset {
         Ok(Self::plain(opened(py, &on_progress, opening)?))
     }
 
-    /// All splits of the sources with their names, in order; lists once.
+    /// Opens all splits of the sources, in order, with their names; lists the sources once.
     #[staticmethod]
     fn open_splits(
         py: Python<'_>,
@@ -107,8 +107,8 @@ impl PyDataset {
         Ok(splits.into_iter().map(|(name, of)| (name, Self::plain(Dataset::new(Arc::new(of))))).collect())
     }
 
-    /// Objects that were found elsewhere, by the names of what is to be opened and the splits that each consists of; each
-    /// object with its size and entity tag, where they are known.
+    /// Opens objects that were found elsewhere: the names of the datasets to open, and the splits of each; every object
+    /// with its size and entity tag, if known.
     #[staticmethod]
     fn open_files(
         py: Python<'_>,
@@ -126,25 +126,25 @@ impl PyDataset {
         Ok(splits.into_iter().map(|(name, of)| (name, Self::plain(Dataset::new(Arc::new(of))))).collect())
     }
 
-    /// The rows of each split that it was opened as, in order.
+    /// Number of rows of each split that the dataset was opened from, in order.
     #[getter]
     fn parts(&self) -> Vec<(String, u64)> {
         self.dataset.snapshot().parts.clone()
     }
 
-    /// The commit of the repository that it was opened at.
+    /// The commit at which the repository was opened.
     #[getter]
     fn commit(&self) -> Option<String> {
         self.dataset.snapshot().commit.clone()
     }
 
-    /// The rows whose numbers are in `ranges`, which ascend and neither overlap nor touch.
+    /// The rows whose numbers are in `ranges`, which are ascending and neither overlap nor touch.
     fn select_ranges(&self, ranges: Vec<(u64, u64)>) -> PyResult<Self> {
         let ranges: Vec<_> = ranges.into_iter().map(|(start, end)| start..end).collect();
         self.restricted(self.dataset.select_ranges(&ranges))
     }
 
-    /// What a user may want to know of how it was opened.
+    /// What a user may want to know about how it was opened.
     #[getter]
     fn notes(&self) -> Vec<String> {
         self.dataset.snapshot().notes.clone()
@@ -152,12 +152,12 @@ impl PyDataset {
 
     #[pyo3(signature = (sql, parameters=BTreeMap::new()))]
     fn filter(this: &Bound<'_, Self>, sql: &str, parameters: BTreeMap<String, Py<PyAny>>) -> PyResult<Self> {
-        // Made once, which must not be under way in a fork: keep the GIL.
+        // Initialized once: keep the GIL, so that no fork finds it half done.
         Dataset::prepare_filters();
         let Self { dataset, recipe, .. } = this.get();
         let values = sql::values(this.py(), &parameters)?;
         let filtered = this.py().detach(|| dataset.filter_with(sql, values)).map_err(|error| to_py(&error))?;
-        // Neither values nor the numbers of classes, which may get other names, are in the text that `reopen` takes.
+        // The text that `reopen` takes has neither parameter values nor class numbers (classes may be renamed).
         let is_text = filtered.filters().iter().all(Filter::is_all_in_its_text);
         if recipe.is_none() && is_text {
             return Ok(Self::plain(filtered));
@@ -166,7 +166,7 @@ impl PyDataset {
         Ok(Self::made(filtered, Some(Arc::new(recipe))))
     }
 
-    /// The rows that a query keeps, with the columns that it selects.
+    /// The rows that a query keeps, with the columns it selects.
     fn sql(
         this: &Bound<'_, Self>,
         text: String,
@@ -182,7 +182,7 @@ impl PyDataset {
         Ok(Self::made(dataset, Some(Arc::new(recipe))))
     }
 
-    /// The rows of any query: a `Dataset` where they are rows of this one, `Rows` otherwise.
+    /// The rows of any query: a `Dataset` if they are rows of this one, `Rows` otherwise.
     fn query(
         &self,
         py: Python<'_>,
@@ -203,20 +203,20 @@ impl PyDataset {
         Ok(Self::made(dataset, self.recipe.clone()))
     }
 
-    /// The dataset with other names for columns, by their names before.
+    /// The dataset with columns renamed, given new names by old names.
     fn rename_columns(this: &Bound<'_, Self>, names: BTreeMap<String, String>) -> PyResult<Self> {
         let dataset = this.get().dataset.rename_columns(&names).map_err(|error| to_py(&error))?;
         let recipe = Recipe::try_new(this, "rename_columns", (names,))?;
         Ok(Self::made(dataset, Some(Arc::new(recipe))))
     }
 
-    /// The dataset with other features of Hugging Face, a JSON object of them by column.
+    /// The dataset with other Hugging Face features, given as a JSON object by column.
     fn with_features(&self, features: &str) -> PyResult<Self> {
         let dataset = self.dataset.with_features(features).map_err(|error| to_py(&error))?;
         Ok(Self::made(dataset, self.recipe.clone()))
     }
 
-    /// The features of Hugging Face as a JSON object, as far as files or somebody told them.
+    /// The Hugging Face features as a JSON object, as far as they are known from the files or were given.
     #[getter]
     fn features(&self) -> Option<&str> {
         self.dataset.features()
@@ -232,7 +232,7 @@ impl PyDataset {
         self.dataset.schema().fields().iter().map(|field| field.data_type().to_string()).collect()
     }
 
-    /// Columns that some object stores in another type than the dataset's.
+    /// Columns that some object stores as a type other than the dataset's.
     #[getter]
     fn mixed_columns(&self) -> Vec<String> {
         self.dataset.snapshot().mixed_columns()
@@ -243,7 +243,7 @@ impl PyDataset {
         self.dataset.snapshot().num_objects()
     }
 
-    /// Number of rows of the objects, kept or not.
+    /// Number of rows in the objects, kept or not.
     #[getter]
     fn num_rows_total(&self) -> u64 {
         self.dataset.snapshot().num_rows
@@ -255,12 +255,12 @@ impl PyDataset {
         self.dataset.known_selection().map(|selection| selection.num_rows())
     }
 
-    /// A batch of no rows.
+    /// A batch without rows.
     fn empty_batch(&self) -> PyBatch {
         PyBatch::new(RecordBatch::new_empty(Arc::clone(self.dataset.schema())))
     }
 
-    /// What dates, times and durations count, by column: `D`, `s`, `ms`, `us` or `ns`.
+    /// Units of dates, times and durations, by column: `D`, `s`, `ms`, `us` or `ns`.
     #[getter]
     fn units(&self) -> BTreeMap<String, &'static str> {
         let units = forebay::forms::units(self.dataset.schema().fields());
@@ -272,7 +272,7 @@ impl PyDataset {
         self.dataset.filter_texts()
     }
 
-    /// What rows the dataset was restricted to, in words.
+    /// Descriptions of the restrictions on the dataset's rows.
     #[getter]
     fn restrictions(&self) -> Vec<String> {
         self.dataset.restriction_texts()
@@ -283,8 +283,8 @@ impl PyDataset {
         &self.dataset.snapshot().fingerprint
     }
 
-    /// Number of kept rows; evaluates the filters if that has not been done, within `memory_limit` if given. `reading` is
-    /// "later", or the order in which one reader is about to read all of them: "in order" or "shuffled".
+    /// Number of kept rows; evaluates the filters if that has not been done, within `memory_limit` if given. `reading`
+    /// is "later", or the order in which one reader is about to read all rows: "in order" or "shuffled".
     #[pyo3(signature = (on_progress, memory_limit=None, reading="later"))]
     fn num_rows(
         &self,
@@ -308,8 +308,8 @@ impl PyDataset {
         Ok(answer.num_rows())
     }
 
-    /// The dataset as far as it is known once its first kept rows are found, `num_rows` at least: only these are in its
-    /// selection. `None` where there is no such part, or the selection of this one is known by now.
+    /// The part of the dataset that is known once the first kept rows, at least `num_rows`, are found; its selection
+    /// has only these. `None` if there is no such part, or if the whole selection is already known.
     fn beginning(&self, py: Python<'_>, num_rows: u64, on_progress: Py<PyAny>) -> PyResult<Option<Self>> {
         let dataset = self.dataset.clone();
         let beginning = self.select_by(py, on_progress, None, async move |connections, progress| {
@@ -318,60 +318,60 @@ impl PyDataset {
         Ok(beginning.map(|beginning| Self::made(beginning, self.recipe.clone())))
     }
 
-    /// Facts of `Dataset.explain`, of a dataset whose selection is known.
+    /// Facts for `Dataset.explain`, for a dataset whose selection is known.
     fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let selection = self.dataset.known_selection().ok_or_else(unknown_selection)?;
         let facts = py.detach(|| self.dataset.explain(&selection)).map_err(|error| to_py(&error))?;
         explanation_dict(py, &facts)
     }
 
-    /// What a user may want to know of how the selection was made.
+    /// What a user may want to know about how the selection was made.
     #[getter]
     fn selection_note(&self) -> Option<String> {
         self.dataset.known_selection().and_then(|selection| selection.note().map(str::to_owned))
     }
 
-    /// The rows of a dataset whose selection is known.
+    /// The selected rows of a dataset whose selection is known.
     fn selection(&self) -> PyResult<PySelection> {
         let selection = self.dataset.known_selection().ok_or_else(unknown_selection)?;
         Ok(PySelection::new(self.dataset.subset(selection)))
     }
 
-    /// Only rows that are in the selection, too.
+    /// Keeps only rows that are also in the selection.
     fn select(&self, py: Python<'_>, selection: &PySelection) -> PyResult<Self> {
         self.restricted(py.detach(|| self.dataset.select(selection.subset())))
     }
 
-    /// Only rows that are in `other`, too, of the same objects, whose selection is known.
+    /// Keeps only rows that are also in `other`, which has the same objects and whose selection is known.
     fn select_rows_of(&self, other: &Self) -> PyResult<Self> {
         let selection = other.dataset.known_selection().ok_or_else(unknown_selection)?;
         self.restricted(self.dataset.select(&Subset::of_rows(other.dataset.snapshot(), selection)))
     }
 
-    /// The rows at `indices`, in that order, of a dataset whose selection is known.
+    /// The rows at `indices`, in that order, for a dataset whose selection is known.
     fn select_rows(&self, py: Python<'_>, indices: Vec<i64>) -> PyResult<Self> {
         let access = self.access()?;
         self.restricted(py.detach(|| self.dataset.select_rows(access, &indices)))
     }
 
-    /// The row groups of one of several shards.
+    /// The row groups of one shard out of `num_shards`.
     fn shard(&self, index: u32, num_shards: u32) -> PyResult<Self> {
         self.restricted(self.dataset.shard(index, num_shards))
     }
 
-    /// The rows at `indices`, as often as each is named, of a dataset whose selection is known.
+    /// The rows at `indices`, repeated as often as they are named, for a dataset whose selection is known.
     fn gather(&self, py: Python<'_>, indices: Vec<i64>, memory_limit: u64) -> PyResult<PyBatch> {
         let access = self.access()?.with_memory(memory_limit);
         #[cfg(target_os = "linux")]
         crate::alloc::set_memory_limit(memory_limit);
-        // Connecting begins what all of the process shares, which must not be half done at a fork: keep the GIL.
+        // Connecting initializes process-wide state, which a fork must not find half done: keep the GIL.
         let connections = self.dataset.connect(&Arc::new(Metrics::default())).map_err(|error| to_py(&error))?;
         let io = Io::current().map_err(|error| to_py(&error))?;
         let reading = async move { access.gather(&connections, &indices).await };
         wait(py, &io, &Arc::new(Progress::default()), None, reading).map(PyBatch::new)
     }
 
-    /// A reader of a dataset whose selection is known; unshuffled without `shuffle`.
+    /// A reader for a dataset whose selection is known; unshuffled without `shuffle`.
     fn reader(
         &self,
         py: Python<'_>,
@@ -396,7 +396,7 @@ impl PyDataset {
         Ok(PyReader::new(reader, StreamOptions { memory_limit, num_threads, max_skipped, follows_parts: false }))
     }
 
-    /// Opens what `__reduce__` took apart: the same objects, columns, filters and kept rows.
+    /// Opens what `__reduce__` wrote: the same objects, columns, filters and kept rows.
     #[staticmethod]
     fn reopen(
         py: Python<'_>,
@@ -437,7 +437,7 @@ impl PyDataset {
         Ok(this)
     }
 
-    /// Makes what `__reduce__` took apart: what a method made of a dataset, with its columns and answer.
+    /// Repeats the method call that `__reduce__` recorded, with the resulting dataset's columns and answer.
     #[staticmethod]
     fn rebuild(
         base: &Bound<'_, Self>,
@@ -461,7 +461,7 @@ impl PyDataset {
         Ok(this)
     }
 
-    /// Itself: it never changes, and a copy that was pickled would be without its secrets.
+    /// Returns itself: datasets are immutable, and a copy made by pickling would lack the secrets.
     fn __copy__(this: Py<Self>) -> Py<Self> {
         this
     }
@@ -501,9 +501,9 @@ impl PyDataset {
         to_schema_pycapsule(py, self.dataset.schema().as_ref())
     }
 
-    /// The rows as a table of `datafusion`, of the version that this library is built with.
+    /// The rows as a `datafusion` table, for the `datafusion` version that this library is built with.
     fn __datafusion_table_provider__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        // Filters and connections begin what all of the process shares, which must not be half done at a fork: keep the GIL.
+        // Filters and connections initialize process-wide state, which a fork must not find half done: keep the GIL.
         Dataset::prepare_filters();
         self.dataset.connect(&Arc::new(Metrics::default())).map_err(|error| to_py(&error))?;
         table_capsule(py, self.dataset.table_provider())
@@ -511,7 +511,7 @@ impl PyDataset {
 }
 
 impl PyDataset {
-    /// Waits for what evaluates filters, in memory that the stream behind it takes over.
+    /// Waits while filters are evaluated, in memory that the following stream takes over.
     fn select_by<T, F>(
         &self,
         py: Python<'_>,
@@ -523,7 +523,7 @@ impl PyDataset {
         T: Send + 'static,
         F: Future<Output = Result<T, forebay::Error>> + Send + 'static,
     {
-        // Connecting begins what all of the process shares, which must not be half done at a fork: keep the GIL.
+        // Connecting initializes process-wide state, which a fork must not find half done: keep the GIL.
         let connections = self.dataset.connect(&Arc::new(Metrics::default())).map_err(|error| to_py(&error))?;
         let io = Io::current().map_err(|error| to_py(&error))?;
         let progress = Arc::new(Progress::default());
@@ -536,7 +536,7 @@ impl PyDataset {
         wait(py, &io, &progress, Some(&on_progress), selecting)
     }
 
-    /// Returns the same dataset of fewer rows.
+    /// Returns the same dataset with fewer rows.
     fn restricted(&self, dataset: Result<Dataset, forebay::Error>) -> PyResult<Self> {
         Ok(Self::made(dataset.map_err(|error| to_py(&error))?, self.recipe.clone()))
     }
@@ -565,7 +565,7 @@ fn unknown_selection() -> PyErr {
     to_py(&forebay::Error::Internal { reason: "the selection was not evaluated".into() })
 }
 
-/// Writes a manifest of the objects of datasets, each a split by its name.
+/// Writes a manifest of the objects of several datasets, each as a named split.
 #[pyfunction]
 pub(crate) fn save_manifest(
     py: Python<'_>,

@@ -1,7 +1,7 @@
-//! DLPack by hand: a tensor over an Arrow buffer as a capsule that keeps the buffer alive.
+//! Hand-written DLPack: a tensor over an Arrow buffer, in a capsule that keeps the buffer alive.
 //!
-//! Layout: <https://dmlc.github.io/dlpack/latest/c_api.html>, version 1.0 (`dltensor_versioned`) and,
-//! for consumers that do not ask for it, the one before (`dltensor`).
+//! Layout: <https://dmlc.github.io/dlpack/latest/c_api.html>, version 1.0 (`dltensor_versioned`) and, for consumers
+//! that do not request it, the unversioned predecessor (`dltensor`).
 #![expect(unsafe_code, reason = "DLPack is a C interface: structs behind pointers, freed by a callback")]
 
 use std::ffi::{CStr, c_void};
@@ -37,7 +37,7 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// What the capsule owns: the buffer and the extents that `DlTensor` points into.
+/// What the capsule owns: the buffer, and the extents that `DlTensor` points to.
 struct Owner {
     #[expect(dead_code, reason = "held for its buffer, shape and strides, which the tensor points to")]
     tensor: Tensor,
@@ -60,7 +60,7 @@ struct Managed {
     deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
 
-/// Refuses what a CPU tensor without a copy cannot give.
+/// Refuses requests that a CPU tensor cannot satisfy without a copy.
 pub(crate) fn check_request(
     stream: Option<&Bound<'_, PyAny>>,
     dl_device: Option<(i32, i32)>,
@@ -78,7 +78,7 @@ pub(crate) fn check_request(
     Ok(())
 }
 
-/// Returns a capsule over `tensor`, whose buffer lives until the consumer lets go.
+/// Returns a capsule over `tensor`, whose buffer lives until the consumer releases it.
 pub(crate) fn to_capsule(py: Python<'_>, mut tensor: Tensor, is_versioned: bool) -> PyResult<Bound<'_, PyCapsule>> {
     let (code, bits) = match tensor.element {
         Element::Int(bits) => (0, bits),
@@ -88,13 +88,13 @@ pub(crate) fn to_capsule(py: Python<'_>, mut tensor: Tensor, is_versioned: bool)
         Element::Bool => (6, 8),
     };
     if !tensor.is_whole() {
-        // Never true; were it, the consumer would read memory that is not the tensor's.
+        // Unreachable; otherwise the consumer would read memory outside the tensor.
         return Err(PyBufferError::new_err("internal error: a tensor is larger than its buffer; please report it"));
     }
     let data = tensor.values.as_ptr().cast_mut().cast();
     let ndim = i32::try_from(tensor.shape.len()).map_err(|_| PyBufferError::new_err("too many dimensions"))?;
     let (shape, strides) = (tensor.shape.as_mut_ptr(), tensor.strides.as_mut_ptr());
-    // The vectors move into the box, their contents stay where they are.
+    // Moving the vectors into the box does not move their contents.
     let owner = Box::new(Owner { tensor });
     let view = DlTensor {
         data,
@@ -108,11 +108,11 @@ pub(crate) fn to_capsule(py: Python<'_>, mut tensor: Tensor, is_versioned: bool)
     };
     let owner = Box::into_raw(owner);
     if is_versioned {
-        // Flags 0: writable, since a gathered batch belongs to nobody else.
+        // Flags 0: writable, since nobody else uses a gathered batch.
         let managed =
             ManagedVersioned { major: 1, minor: 0, owner, deleter: Some(free_versioned), flags: 0, tensor: view };
         capsule(py, Box::into_raw(Box::new(managed)), VERSIONED, drop_versioned, |managed| {
-            // SAFETY: no capsule was made, so the pointer is still only ours.
+            // SAFETY: no capsule was made, so we still own the pointer.
             unsafe { free_versioned(managed) }
         })
     } else {
@@ -131,7 +131,7 @@ fn capsule<'py, T>(
     destructor: unsafe extern "C" fn(*mut ffi::PyObject),
     on_failure: impl FnOnce(*mut T),
 ) -> PyResult<Bound<'py, PyCapsule>> {
-    // SAFETY: `managed` is a live box and `name` is static; the capsule takes both over.
+    // SAFETY: `managed` is a live box and `name` is static; the capsule takes over both.
     let made = unsafe {
         let object = ffi::PyCapsule_New(managed.cast(), name.as_ptr(), Some(destructor));
         Bound::from_owned_ptr_or_err(py, object)
@@ -145,7 +145,7 @@ fn capsule<'py, T>(
     }
 }
 
-/// Frees a versioned tensor; called once, by the consumer or by the capsule that nobody consumed.
+/// Frees a versioned tensor; called once, by the consumer or by the destructor of an unconsumed capsule.
 unsafe extern "C" fn free_versioned(managed: *mut ManagedVersioned) {
     // SAFETY: both pointers come from `Box::into_raw` in `to_capsule`, and DLPack calls the deleter once.
     unsafe { drop(Box::from_raw(Box::from_raw(managed).owner)) }
@@ -157,7 +157,7 @@ unsafe extern "C" fn free(managed: *mut Managed) {
     unsafe { drop(Box::from_raw(Box::from_raw(managed).owner)) }
 }
 
-/// Frees the tensor of a capsule that still has its name, which a consumer changes when it takes over.
+/// Frees the tensor of a capsule that still has its original name, which a consumer changes when it takes over.
 unsafe extern "C" fn drop_versioned(object: *mut ffi::PyObject) {
     // SAFETY: Python calls this with the capsule being destroyed.
     unsafe {

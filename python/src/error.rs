@@ -1,4 +1,4 @@
-//! Core errors to the exceptions of `forebay.exceptions`.
+//! Converts core errors to the exceptions of `forebay.exceptions`.
 
 use std::error::Error as _;
 
@@ -9,7 +9,7 @@ use pyo3::types::PyType;
 
 use crate::file_system::Raised;
 
-/// Returns the Python exception for `error`: the class says what kind, the text says what, where and why.
+/// Returns the Python exception for `error`: the class is its kind, the text says what failed, where and why.
 pub(crate) fn to_py(error: &Error) -> PyErr {
     Python::attach(|py| {
         let raised = raise(py, class_of(error), error.describe());
@@ -18,13 +18,13 @@ pub(crate) fn to_py(error: &Error) -> PyErr {
     })
 }
 
-/// Returns text without secrets: those of stores and of the environment, and those in URLs.
+/// Returns the text without secrets: those of stores and of the environment, and those in URLs.
 #[pyfunction]
 pub(crate) fn redacted(text: &str) -> String {
     forebay::redacted(text)
 }
 
-/// Returns what libraries below us said, and what made them say it, as a chain of exceptions.
+/// Returns what a lower-level library said, and its causes, as a chain of exceptions.
 fn cause_to_py(py: Python<'_>, cause: &(dyn std::error::Error + 'static)) -> PyErr {
     if let Some(raised) = raised_below(cause).and_then(|raised| raised.exception(py)) {
         return raised;
@@ -38,14 +38,14 @@ fn cause_to_py(py: Python<'_>, cause: &(dyn std::error::Error + 'static)) -> PyE
     raised
 }
 
-/// Returns the exception of Python's that `cause` is about, if it is.
+/// Returns the Python exception that caused `cause`, if there is one.
 fn raised_below<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a Raised> {
     let mut causes =
         std::iter::successors(Some(cause), |&cause: &&'a (dyn std::error::Error + 'static)| cause.source());
     causes.find_map(|cause| cause.downcast_ref::<Raised>())
 }
 
-/// Returns an exception of `forebay.exceptions`, by the name of its class.
+/// Returns an exception of `forebay.exceptions`, given the name of its class.
 pub(crate) fn raise(py: Python<'_>, class: &str, text: String) -> PyErr {
     let found = py
         .import("forebay.exceptions")

@@ -1,4 +1,4 @@
-//! Explanations and counters as dicts.
+//! Explanations and counters as Python dicts.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use forebay::{Counted, Explanation, Known};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Returns the facts of `Dataset.explain`. What is not known is not there.
+/// Returns the facts for `Dataset.explain`. Unknown ones are left out.
 pub(crate) fn explanation_dict<'py>(py: Python<'py>, facts: &Explanation) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("objects", facts.num_objects)?;
@@ -44,7 +44,7 @@ pub(crate) fn explanation_dict<'py>(py: Python<'py>, facts: &Explanation) -> PyR
     Ok(dict)
 }
 
-/// Returns what was asked at each stage at which something was.
+/// Returns the requests of each stage that made any.
 fn stages_dict<'py>(py: Python<'py>, facts: &Explanation) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     let stages = [
@@ -76,7 +76,7 @@ fn seconds_dict<'py>(py: Python<'py>, facts: &Explanation) -> PyResult<Bound<'py
     Ok(dict)
 }
 
-/// Returns the counts of requests.
+/// Returns request counts.
 fn counted_dict<'py>(py: Python<'py>, counted: &Counted) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("requests", counted.requests)?;

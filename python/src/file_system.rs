@@ -1,7 +1,7 @@
-//! File systems of `fsspec`: calls go to `forebay.file_systems`, which makes them on threads of Python's own.
+//! `fsspec` file systems: calls go to `forebay.file_systems`, which runs them on Python's own threads.
 //!
-//! A thread of ours that ran Python's code could be one that Python ends at its exit, in the middle of it. So ours only
-//! put calls into a queue, and Python's tell what came of them.
+//! If our threads ran Python code, Python could end one at its exit in the middle of a call. So ours only queue calls,
+//! and Python's threads report the results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,14 +16,14 @@ use pyo3::types::PyBytes;
 
 use crate::exit::attached;
 
-/// Has `fsspec` read URLs of schemes that the core does not know.
+/// Registers `fsspec` for URL schemes that the core does not know.
 pub(crate) fn register() {
     set_file_systems(|options| Arc::new(Fsspec { options, calls: PyOnceLock::new() }));
 }
 
 struct Fsspec {
     options: BTreeMap<String, String>,
-    /// Made by the first call.
+    /// Created by the first call.
     calls: PyOnceLock<Py<PyAny>>,
 }
 
@@ -34,7 +34,7 @@ impl FileSystem for Fsspec {
             let reply = Bound::new(py, PyReply(Mutex::new(reply.take())))?;
             self.submit(py, call, &reply).or_else(|error| reply.get().fail(py, "final", error.into_value(py)))
         }));
-        // At Python's exit, which is not told as a failure: who waits does so to the end.
+        // Python is exiting, which is not reported as a failure: the caller waits until the process ends.
         std::mem::forget(reply);
     }
 }
@@ -62,28 +62,28 @@ impl Fsspec {
 
 impl fmt::Debug for Fsspec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Options may be secrets: name them only.
+        // Options may be secret, so only their names are shown.
         let names: Vec<&String> = self.options.keys().collect();
         f.debug_struct("Fsspec").field("options", &names).finish_non_exhaustive()
     }
 }
 
-/// Who waits for the answer of a call.
+/// Takes the answer to a call.
 #[pyclass(name = "Reply", module = "forebay._lib", frozen)]
 pub(crate) struct PyReply(Mutex<Option<FileReply>>);
 
-/// Name, size, and what changes when the object does.
+/// Name, size, and a token that changes when the object does.
 type InfoArguments = (String, u64, Option<String>);
 
 #[pymethods]
 impl PyReply {
-    /// Whether anybody still waits.
+    /// Whether the caller still waits.
     #[getter]
     fn is_wanted(&self) -> bool {
         self.lock().as_ref().is_some_and(FileReply::is_wanted)
     }
 
-    /// Tells what came of the call. The bytes are not copied.
+    /// Delivers the result of the call. The bytes are not copied.
     #[pyo3(signature = (infos, data=None))]
     fn send(&self, infos: Vec<InfoArguments>, data: Option<PyBackedBytes>) {
         let info = |(name, size_bytes, version)| FileInfo { name, size_bytes, version };
@@ -91,7 +91,7 @@ impl PyReply {
         self.tell(Ok(FileAnswer { infos: infos.into_iter().map(info).collect(), bytes }));
     }
 
-    /// Tells why there is no answer: an exception, and what is to be done about it.
+    /// Reports a failure: an exception, and how to react to it.
     fn fail(&self, py: Python<'_>, kind: &str, error: Py<pyo3::exceptions::PyBaseException>) -> PyResult<()> {
         let kind = match kind {
             "not_found" => FileErrorKind::NotFound,
@@ -122,10 +122,10 @@ impl PyReply {
     }
 }
 
-/// An exception on its way through the core.
+/// A Python exception on its way through the core.
 #[derive(Debug)]
 pub(crate) struct Raised {
-    /// What it said when it was raised: to ask it later takes the GIL.
+    /// Its text when it was raised: asking for it later would take the GIL.
     said: String,
     error: PyErr,
 }
@@ -138,7 +138,7 @@ impl Raised {
         Self { said, error }
     }
 
-    /// Returns the exception, unless it says what must not be repeated.
+    /// Returns the exception, unless its text has something secret.
     pub(crate) fn exception(&self, py: Python<'_>) -> Option<PyErr> {
         (forebay::redacted(&self.said) == self.said).then(|| self.error.clone_ref(py))
     }

@@ -1,4 +1,4 @@
-//! `forebay._lib.Forms`: the forms of a stream's columns; batches in these forms, as Python objects.
+//! `forebay._lib.Forms`: the forms of a stream's columns, and batches in these forms as Python objects.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ impl PyForms {
         Ok(Self { forms: choose().map_err(|error| to_py(&error))? })
     }
 
-    /// Returns the columns of `batch` by name, tensors through `maker`.
+    /// Returns the columns of `batch` by name, with tensors made by `maker`.
     pub(crate) fn convert<'py>(
         &self,
         py: Python<'py>,
@@ -55,7 +55,7 @@ impl PyForms {
     ) -> PyResult<Bound<'py, PyDict>> {
         let schema = batch.schema();
         if schema.fields().len() != self.forms.len() {
-            return Err(PyValueError::new_err("these forms are of other columns"));
+            return Err(PyValueError::new_err("these forms belong to other columns"));
         }
         let columns = schema.fields().iter().zip(batch.columns()).zip(&self.forms);
         let parts = py.detach(|| {
@@ -69,7 +69,7 @@ impl PyForms {
 
 #[pymethods]
 impl PyForms {
-    /// Forms from the text that `__reduce__` wrote.
+    /// Restores forms from the text that `__reduce__` wrote.
     #[staticmethod]
     fn from_json(text: &str) -> PyResult<Self> {
         let forms = serde_json::from_str(text).map_err(|error| PyValueError::new_err(error.to_string()))?;
@@ -82,11 +82,11 @@ impl PyForms {
     }
 }
 
-/// What makes a library's tensors.
+/// Makes a library's tensors.
 pub(crate) struct TensorMaker<'a, 'py> {
     /// Called with each tensor.
     pub(crate) call: &'a Bound<'py, PyAny>,
-    /// Whether it takes a capsule: asking a tensor for one and for its device costs as much as all the rest.
+    /// Whether it takes a capsule: asking a tensor for its capsule and device would cost as much as all the rest.
     pub(crate) takes_capsules: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Memory that a stream or a selection leaves to the next one: epochs follow each other.
+//! Freed memory that a stream or selection leaves to the next one: one epoch follows another.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -7,13 +7,14 @@ use forebay::Io;
 
 use crate::alloc::OfStream;
 
-/// How long memory waits for the next stream.
+/// How long freed memory is kept for the next stream.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 
-/// What a stream or a selection may keep of freed memory, while it runs and a little longer.
+/// The freed memory that a stream or selection may keep, while it runs and for a little longer.
 pub(crate) struct Kept {
     memory: Option<OfStream>,
-    /// Where it waits: to look that up in the end takes a lock, which a fork in another thread would leave taken.
+    /// The runtime that drops it later: looking it up in `drop` would take a lock that a fork on another thread could
+    /// leave taken.
     io: Weak<Io>,
 }
 

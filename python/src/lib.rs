@@ -1,4 +1,4 @@
-//! The Python extension of Forebay: converts, calls the core, converts back.
+//! The Python extension of Forebay: converts arguments, calls the core, converts results.
 
 #[cfg(target_os = "linux")]
 mod alloc;

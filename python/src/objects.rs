@@ -1,4 +1,4 @@
-//! Columns as lists of Python objects, `None` for NULL.
+//! Columns as lists of Python objects, with `None` for NULL.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef};
@@ -13,10 +13,11 @@ use pyo3::types::{PyBytes, PyList, PyString};
 use crate::batch::PyColumn;
 use crate::error::raise;
 
-/// Characters of a value that an error shows.
+/// Maximum number of characters of a value in an error.
 const MOST_CHARS: usize = 80;
 
-/// Returns the values of a column: strings, binary, decimals and lists of them; pyarrow converts the other types.
+/// Returns the values of a column. Strings, binary, decimals and lists of them are converted here, other types by
+/// pyarrow.
 pub(crate) fn to_list<'py>(py: Python<'py>, field: &FieldRef, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
     if let Some(list) = own(py, array)? {
         return Ok(list);
@@ -37,14 +38,14 @@ pub(crate) fn to_list<'py>(py: Python<'py>, field: &FieldRef, array: &ArrayRef) 
         if !error.is_instance_of::<PyException>(py) || error.is_instance_of::<PyMemoryError>(py) {
             return error;
         }
-        // Types that pyarrow has not are refused where there is no value, too.
+        // Types that pyarrow cannot convert are refused even if there are no values.
         let has_objects = list(array.slice(0, 0)).is_ok();
         let row = (0..array.len()).find(|&row| has_objects && list(array.slice(row, 1)).is_err());
         no_object(py, field, array, row, error)
     })
 }
 
-/// Returns the exception for a column, or one row of it, that pyarrow raised `error` for.
+/// Returns the exception for a column, or for one row of it, for which pyarrow raised `error`.
 fn no_object(py: Python<'_>, field: &FieldRef, array: &ArrayRef, row: Option<usize>, error: PyErr) -> PyErr {
     let (name, data_type) = (field.name(), field.data_type());
     let what = match row {
@@ -61,7 +62,7 @@ fn no_object(py: Python<'_>, field: &FieldRef, array: &ArrayRef, row: Option<usi
     raised
 }
 
-/// Returns the values of the types that need no pyarrow.
+/// Returns the values for types that do not need pyarrow.
 fn own<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Option<Bound<'py, PyList>>> {
     let text = |value: Option<&str>| value.map(|value| PyString::new(py, value));
     let data = |value: Option<&[u8]>| value.map(|value| PyBytes::new(py, value));
@@ -94,12 +95,12 @@ fn own<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Option<Bound<'py, PyL
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
             if dictionary.values().len() > array.len() {
-                // More of them may be those of other batches than of this one.
+                // The dictionary may hold more values of other batches than of this one.
                 let decoded = take(dictionary.values(), dictionary.keys(), None);
                 return own(py, &decoded.map_err(|error| PyValueError::new_err(error.to_string()))?);
             }
             let Some(values) = own(py, dictionary.values())? else { return Ok(None) };
-            // Where there are no values, all rows are NULL, and keys have nothing to be within.
+            // Without values, all rows are NULL and keys have no valid range.
             let has_values = !dictionary.values().is_empty();
             let keys = if has_values { dictionary.normalized_keys() } else { Vec::new() };
             let item = |row: usize| {
@@ -111,14 +112,14 @@ fn own<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Option<Bound<'py, PyL
     }))
 }
 
-/// Returns the rows of a list column: slices of its items.
+/// Returns the rows of a list column, as slices of its items.
 fn rows<'py>(
     py: Python<'py>,
     array: &ArrayRef,
     items: &ArrayRef,
     range: impl Fn(usize) -> (usize, usize),
 ) -> PyResult<Option<Bound<'py, PyList>>> {
-    // Items before the first row and behind the last one belong to others.
+    // Items before the first row and after the last one belong to other slices.
     let (first, last) = if array.is_empty() { (0, 0) } else { (range(0).0, range(array.len() - 1).1) };
     let Some(items) = own(py, &items.slice(first, last - first))? else { return Ok(None) };
     let row = |row: usize| {

@@ -25,7 +25,8 @@ impl PyPacker {
 
 #[pymethods]
 impl PyPacker {
-    /// Packs by settings in JSON, from a mark on: a document, and what was delivered of it and those behind it.
+    /// Creates a packer from settings in JSON that starts at a mark: a document, and how much of it and the following
+    /// ones was delivered.
     #[new]
     fn new(settings: &str, document: u64, done: u64) -> PyResult<Self> {
         let settings: PackSettings =
@@ -34,7 +35,7 @@ impl PyPacker {
         Ok(Self { packer: Mutex::new(packer) })
     }
 
-    /// Waits for the next documents of `stream` and takes them.
+    /// Waits for the next documents of `stream` and adds them.
     fn feed(&self, py: Python<'_>, stream: &PyStream) -> PyResult<()> {
         let batch = stream.next_batch(py)?;
         let taken = py.detach(|| match batch {
@@ -44,7 +45,7 @@ impl PyPacker {
         taken.map_err(|error| to_py(&error))
     }
 
-    /// The next batch of sequences; `None` where more documents are needed, or at the end.
+    /// The next batch of sequences; `None` if more documents are needed, or at the end.
     fn next(&self, py: Python<'_>) -> PyResult<Option<PyPackedBatch>> {
         let batch = py.detach(|| self.lock().next_batch()).map_err(|error| to_py(&error))?;
         Ok(batch.map(|batch| PyPackedBatch { batch }))
@@ -60,21 +61,21 @@ impl PyPacker {
         self.lock().is_done()
     }
 
-    /// Where packing stands, behind the last batch that was taken.
+    /// The position of packing after the last batch that was taken.
     #[getter]
     fn mark(&self) -> (u64, u64) {
         let Mark { document, done } = self.lock().mark();
         (document, done)
     }
 
-    /// Tokens delivered, and places that hold none.
+    /// Number of tokens delivered, and of positions without one.
     #[getter]
     fn filled(&self) -> (u64, u64) {
         self.lock().filled()
     }
 }
 
-/// Sequences of one length, with what tells their documents apart.
+/// Sequences of one length, with what separates their documents.
 #[pyclass(name = "PackedBatch", module = "forebay._lib", frozen)]
 pub(crate) struct PyPackedBatch {
     batch: PackedBatch,
@@ -86,8 +87,8 @@ impl PyPackedBatch {
         self.batch.num_sequences
     }
 
-    /// Columns by name, then `position_ids`, `cu_seqlens` and `max_seqlen`; tensors through `make_tensor`, which is called
-    /// with a DLPack capsule.
+    /// Columns by name, then `position_ids`, `cu_seqlens` and `max_seqlen`. Tensors are made by `make_tensor`, which is
+    /// called with a DLPack capsule.
     fn convert<'py>(&self, py: Python<'py>, make_tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let maker = TensorMaker { call: make_tensor, takes_capsules: true };
         let dict = PyDict::new(py);

@@ -1,4 +1,5 @@
-//! Batches as pickles: their buffers go beside them where the pickler takes them so (PEP 574), and are used where they arrive.
+//! Pickled batches: buffers travel beside the pickle if the pickler supports it (PEP 574), and are used in place on
+//! arrival.
 #![expect(unsafe_code, reason = "the buffer protocol is a C interface; memory of Python's is used where it is")]
 
 use std::ffi::c_int;
@@ -17,19 +18,19 @@ use pyo3::{ffi, intern};
 
 use crate::batch::PyBatch;
 
-/// The protocol of pickles since which buffers may go beside them.
+/// The first pickle protocol with out-of-band buffers.
 const WITH_BUFFERS: u32 = 5;
 
-/// Bytes of an array in a pickle: its length, and whether it has bits of validity.
+/// Bytes that describe an array in a pickle: its length, and whether it has a validity bitmap.
 const ARRAY_BYTES: usize = 9;
 
-/// A schema, and its bytes.
+/// A schema and its serialized bytes.
 type Known = (SchemaRef, Arc<[u8]>);
 
-/// The schema that was pickled or restored last: batches of one stream share theirs.
+/// The schema that was pickled or restored last: batches of a stream share one.
 static LAST: Mutex<Option<Known>> = Mutex::new(None);
 
-/// Memory of a batch, to be read in place.
+/// Memory of a batch, exposed in place.
 #[pyclass(name = "Buffer", module = "forebay._lib", frozen)]
 struct PyMemory(Buffer);
 
@@ -39,8 +40,9 @@ impl PyMemory {
         let buffer = &slf.get().0;
         let len = isize::try_from(buffer.len())?;
         let start = buffer.as_ptr().cast_mut().cast();
-        // What were read-only would be so where it arrives. Picklers read, and other memory of batches may be written to, too.
-        // SAFETY: Python passes a view to fill; it holds on to the object, and so to the memory.
+        // Writable, since a read-only view would be read-only on arrival. Picklers only read, and other memory of
+        // batches is writable, too.
+        // SAFETY: Python passes a view to fill; it keeps a reference to the object, and so to the memory.
         match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 0, flags) } {
             0 => Ok(()),
             _ => Err(PyErr::fetch(slf.py())),
@@ -71,7 +73,7 @@ pub(crate) fn reduce<'py>(py: Python<'py>, batch: &RecordBatch, protocol: u32) -
     (py.get_type::<PyBatch>().getattr(intern!(py, "from_parts"))?, arguments).into_pyobject(py)
 }
 
-/// Returns the batch of the arguments that [`reduce`] returned, in the memory of its buffers where that may be written to.
+/// Returns the batch for the arguments that [`reduce`] returned, using the memory of their buffers if it is writable.
 pub(crate) fn restore(
     py: Python<'_>,
     schema: &[u8],
@@ -90,11 +92,11 @@ pub(crate) fn restore(
     restored.map_err(|error| wrong(&error))
 }
 
-/// What the address of a number of any type is a multiple of.
+/// Alignment that suits numbers of any type.
 const ALIGNMENT: usize = 16;
 
-/// Returns the memory of an object. What nobody may write to is copied, since tensors may be written to, and so is what does not
-/// begin where numbers may, as in what a network has brought in one piece.
+/// Returns the memory of an object. Read-only memory is copied, since tensors may be written to, and so is memory that
+/// is not aligned for numbers, such as one piece of a network message.
 fn memory_of(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     let memory = PyBuffer::<u8>::get(object)?;
     let Some(start) = NonNull::new(memory.buf_ptr().cast::<u8>()).filter(|_| memory.is_c_contiguous()) else {
@@ -102,14 +104,14 @@ fn memory_of(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     };
     let len = memory.len_bytes();
     if memory.readonly() || !start.addr().get().is_multiple_of(ALIGNMENT) {
-        // SAFETY: the view holds the memory as long as it lives.
+        // SAFETY: the view keeps the memory alive.
         return Ok(Buffer::from(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }));
     }
-    // SAFETY: as above; the buffer holds on to the view.
+    // SAFETY: as above; the buffer keeps the view alive.
     Ok(unsafe { Buffer::from_custom_allocation(start, len, Arc::new(memory)) })
 }
 
-/// Returns where the memory of an object begins.
+/// Returns the address of an object's memory.
 #[pyfunction]
 pub(crate) fn address_of(buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
     Ok(PyBuffer::<u8>::get(buffer)?.buf_ptr().addr())
@@ -145,7 +147,7 @@ fn schema_of(bytes: &[u8]) -> Result<SchemaRef, ArrowError> {
     Ok(schema)
 }
 
-/// Returns the schema of the last batch, if it is the one that is looked for.
+/// Returns the last schema, if it is the wanted one.
 fn last(is_wanted: impl FnOnce(&Known) -> bool) -> Option<Known> {
     try_lock()?.as_ref().filter(|known| is_wanted(known)).cloned()
 }
@@ -156,7 +158,7 @@ fn remember(schema: &SchemaRef, bytes: &Arc<[u8]>) {
     }
 }
 
-/// Locks the last schema, which is never waited for: a forked child may find it locked for ever.
+/// Locks the last schema if the lock is free; never waits, since a forked child may find it locked forever.
 fn try_lock() -> Option<MutexGuard<'static, Option<Known>>> {
     match LAST.try_lock() {
         Ok(last) => Some(last),

@@ -13,7 +13,7 @@ use crate::error::to_py;
 use crate::forms::PyForms;
 use crate::stream::PyStream;
 
-/// Selection, spans and resolved order of one loader.
+/// A loader's selection, spans and resolved order.
 #[pyclass(name = "Reader", module = "forebay._lib", frozen)]
 pub(crate) struct PyReader {
     reader: Arc<EpochReader>,
@@ -25,7 +25,7 @@ impl PyReader {
         Self { reader: Arc::new(reader), options }
     }
 
-    /// Returns what is to be made of batches, from its settings in JSON.
+    /// Returns what to make of batches, given settings in JSON.
     fn finish(&self, settings: Option<&str>) -> PyResult<Option<Finish>> {
         let Some(settings) = settings else { return Ok(None) };
         let settings: FinishSettings =
@@ -34,7 +34,7 @@ impl PyReader {
     }
 }
 
-/// The part of an epoch that one reader delivers, as Python says it.
+/// The part of an epoch that one reader delivers, as passed from Python.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct ShareArguments {
@@ -46,13 +46,13 @@ pub(crate) struct ShareArguments {
     drop_last: bool,
     worker: u32,
     num_workers: u32,
-    /// The position to stop at, where that is before the end of the epoch.
+    /// The position to stop at, if before the end of the epoch.
     #[pyo3(default)]
     end: Option<u64>,
-    /// Whether batches may have fewer rows, to end where parts of the data do.
+    /// Whether batches may be shorter so as to end where parts of the data end.
     #[pyo3(default)]
     follows_parts: bool,
-    /// What of the epoch could not be read before.
+    /// Parts of the epoch that could not be read earlier.
     #[pyo3(default)]
     holes: Vec<HoleArguments>,
 }
@@ -83,7 +83,7 @@ impl ShareArguments {
     }
 }
 
-/// Rows that could not be read, as a state lists them.
+/// Rows that could not be read, as listed in a state.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct HoleArguments {
@@ -109,24 +109,24 @@ impl PyReader {
         self.reader.num_rows()
     }
 
-    /// Number of batches of the rank, all workers together, from the share's position on.
+    /// Number of batches of the rank, over all workers, from the share's position on.
     fn num_batches(&self, share: ShareArguments) -> PyResult<u64> {
         Ok(share.share(self.reader.num_rows())?.num_batches())
     }
 
-    /// Rows of the epoch that no rank delivers.
+    /// Number of rows of the epoch that no rank delivers.
     fn num_dropped(&self, share: ShareArguments) -> PyResult<u64> {
         Ok(share.share(self.reader.num_rows())?.num_dropped())
     }
 
-    /// Largest row group that is read whole for want of a page index and takes much of the memory limit: its object, its
-    /// number, the bytes it takes, and how many such row groups there are.
+    /// The largest row group that is read whole for lack of a page index and takes much of the memory limit: its
+    /// object, its number, the bytes it takes, and the number of such row groups.
     fn unindexed(&self) -> Option<(&str, usize, u64, u64)> {
         let found = self.reader.unindexed()?;
         Some((&found.url, found.row_group, found.needed_bytes, found.num_row_groups))
     }
 
-    /// Rows of a batch for somebody who does not mind.
+    /// Batch size for callers that did not choose one.
     #[getter]
     fn fitting_batch_rows(&self) -> u32 {
         self.reader.fitting_batch_rows()
@@ -142,8 +142,8 @@ impl PyReader {
         Ok(dict)
     }
 
-    /// How the columns leave in batches for a library; raises for the first that has no form, or not the one asked for.
-    /// `finish` says what is made of batches before that, in JSON.
+    /// The forms that columns take in batches for a library; raises for the first column without one, or without the
+    /// requested one. `finish` describes, in JSON, how batches are transformed before that.
     #[pyo3(signature = (requests, target, finish=None))]
     fn forms(
         &self,
@@ -160,7 +160,7 @@ impl PyReader {
         self.reader.state(epoch, position).to_json()
     }
 
-    /// Checks a state's JSON; returns its epoch and position.
+    /// Checks a state in JSON; returns its epoch and position.
     fn read_state(&self, json: &str) -> PyResult<(u64, u64)> {
         let state = self.reader.read_state(json).map_err(|error| to_py(&error))?;
         Ok((state.epoch, state.position))
@@ -179,7 +179,7 @@ impl PyReader {
         let options = StreamOptions { follows_parts: share.follows_parts, ..self.options };
         let share = share.share(self.reader.num_rows())?;
         py.detach(|| self.reader.plan(epoch));
-        // Connecting begins what all of the process shares, which must not be half done at a fork: keep the GIL.
+        // Connecting initializes process-wide state, which a fork must not find half done: keep the GIL.
         let stream = BatchStream::resume(&self.reader, epoch, share, options, holes, finish);
         let stream = stream.map_err(|error| to_py(&error))?;
         Ok(PyStream::new(stream, Arc::clone(self.reader.schema()), self.reader.brings_functions(), self.options))

@@ -1,4 +1,4 @@
-//! Waits for the core without holding the GIL, so that other threads run and Ctrl-C works.
+//! Waits for the core without holding the GIL, so that other threads can run and Ctrl-C works.
 
 use std::ffi::CString;
 use std::future::Future;
@@ -11,12 +11,12 @@ use pyo3::prelude::*;
 
 use crate::error::to_py;
 
-/// How often a waiting call looks for signals and shows progress.
+/// How often a waiting call checks for signals and shows progress.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
 /// Runs `future` on the IO runtime; calls `on_progress(done, total)` while it runs.
 ///
-/// On Ctrl-C, or when `on_progress` raises, the future is dropped and the exception returned.
+/// On Ctrl-C, or if `on_progress` raises, drops the future and returns the exception.
 pub(crate) fn wait<T: Send + 'static>(
     py: Python<'_>,
     io: &Arc<Io>,
@@ -27,7 +27,7 @@ pub(crate) fn wait<T: Send + 'static>(
     wait_and(py, io, progress, on_progress, future, || ())
 }
 
-/// As [`wait`], and does something `meanwhile`, with the GIL held, so that no fork finds it half done.
+/// Like [`wait`], and calls `meanwhile` with the GIL held, so that no fork finds its work half done.
 pub(crate) fn wait_and<T: Send + 'static>(
     py: Python<'_>,
     io: &Arc<Io>,
@@ -39,7 +39,7 @@ pub(crate) fn wait_and<T: Send + 'static>(
     let (sender, receiver) = sync_channel(1);
     let receiver = Mutex::new(receiver);
     let task = io.spawn(async move {
-        // The receiver is gone only when the caller was interrupted; then nobody wants the result.
+        // The receiver is gone only if the caller was interrupted; then nobody needs the result.
         drop(sender.send(future.await));
     });
     meanwhile();
@@ -66,7 +66,7 @@ pub(crate) fn wait_and<T: Send + 'static>(
     }
 }
 
-/// Passes on what the core has to say, as warnings.
+/// Issues the core's pending messages as Python warnings.
 pub(crate) fn warn(py: Python<'_>) -> PyResult<()> {
     for notice in take_notices() {
         let (class, text) = match notice {
@@ -74,7 +74,7 @@ pub(crate) fn warn(py: Python<'_>) -> PyResult<()> {
             Notice::Performance(text) => ("PerformanceWarning", text),
         };
         let class = py.import("forebay.exceptions")?.getattr(class)?;
-        // As C text, which ends at a zero.
+        // C strings cannot contain NUL.
         let text = CString::new(text.replace('\0', "\\0"))?;
         let level = py.import("forebay.frames")?.call_method0("level_of_loop")?.extract()?;
         PyErr::warn(py, &class, &text, level)?;

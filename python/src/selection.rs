@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use crate::error::to_py;
 use crate::runtime::wait;
 
-/// A selection on its own: immutable.
+/// A standalone, immutable selection.
 #[pyclass(name = "Selection", module = "forebay._lib", frozen)]
 pub(crate) struct PySelection {
     subset: Subset,
@@ -33,7 +33,7 @@ impl PySelection {
         self.subset.num_rows()
     }
 
-    /// Number of rows of the objects, kept or not.
+    /// Number of rows in the objects, kept or not.
     #[getter]
     fn num_rows_total(&self) -> u64 {
         self.subset.num_rows_total()
@@ -49,13 +49,13 @@ impl PySelection {
         self.subset.fingerprint()
     }
 
-    /// Filters that made it, if nothing else did.
+    /// The filters that made it, if nothing else did.
     #[getter]
     fn query(&self) -> Option<Vec<String>> {
         self.subset.query().map(<[String]>::to_vec)
     }
 
-    /// Number and number of parts, of a part.
+    /// For a part: its number, and the number of parts.
     #[getter]
     fn part(&self) -> Option<(u32, u32)> {
         self.subset.part().map(|part| (part.index, part.num_parts))
@@ -99,7 +99,7 @@ impl PySelection {
     }
 
     fn save(&self, py: Python<'_>, uri: &str, storage_options: BTreeMap<String, String>) -> PyResult<()> {
-        // Connecting begins what all of the process shares, which must not be half done at a fork: keep the GIL.
+        // Connecting initializes process-wide state, which a fork must not find half done: keep the GIL.
         let object = WholeObject::connect(uri, &storage_options).map_err(|error| to_py(&error))?;
         let io = Io::current().map_err(|error| to_py(&error))?;
         let bytes = py.detach(|| self.subset.to_bytes());
@@ -115,7 +115,7 @@ impl PySelection {
         py.detach(|| Subset::from_bytes(&bytes, &url)).map(Self::new).map_err(|error| to_py(&error))
     }
 
-    /// Opens what `__reduce__` took apart.
+    /// Restores what `__reduce__` wrote.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
         py.detach(|| Subset::from_bytes(bytes, "pickled bytes")).map(Self::new).map_err(|error| to_py(&error))

@@ -1,4 +1,4 @@
-//! What queries take from Python and give to it: parameters, tables, functions, rows.
+//! What queries exchange with Python: parameters, tables, functions, rows.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ use crate::exit::attached;
 use crate::runtime::TICK;
 use crate::stream::{Poll, arrow_stream, closed};
 
-/// A table of a query, in memory.
+/// An in-memory table for a query.
 #[pyclass(name = "Table", module = "forebay._lib", frozen)]
 pub(crate) struct PyTable {
     schema: SchemaRef,
@@ -60,7 +60,7 @@ impl PyTable {
     }
 }
 
-/// A function of a query.
+/// A user-defined function for a query.
 #[pyclass(name = "Function", module = "forebay._lib", frozen)]
 pub(crate) struct PyFunction {
     function: Arc<Function>,
@@ -71,7 +71,7 @@ pub(crate) struct PyFunction {
 
 #[pymethods]
 impl PyFunction {
-    /// `arguments` and `returns` are Arrow types of any library.
+    /// `arguments` and `returns` are Arrow types from any library.
     #[new]
     fn new(
         py: Python<'_>,
@@ -136,8 +136,8 @@ fn one_array(returned: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
     }
 }
 
-/// Checks an array of another library, which may hold text that is not UTF-8, or indexes and offsets beyond what they are of:
-/// all that reads it trusts it.
+/// Validates an array of another library, which may have invalid UTF-8 or out-of-range indexes and offsets: all readers
+/// trust it.
 fn check(array: &ArrayRef) -> Result<(), ArrowError> {
     array.to_data().validate_full()
 }
@@ -147,7 +147,7 @@ fn describe_exception(py: Python<'_>, error: &PyErr) -> String {
     format!("{class}: {}", error.value(py))
 }
 
-/// What a dataset was made of: enough to make it again in another process.
+/// How a dataset was made: enough to make it again in another process.
 pub(crate) struct Recipe {
     pub(crate) base: Py<PyDataset>,
     /// The method of `base` that made it.
@@ -156,7 +156,7 @@ pub(crate) struct Recipe {
 }
 
 impl Recipe {
-    /// Returns what `method` of `base` makes of `arguments`.
+    /// Returns the dataset that calling `method` on `base` with `arguments` makes.
     pub(crate) fn try_new<'py>(
         base: &Bound<'py, PyDataset>,
         method: &'static str,
@@ -167,7 +167,7 @@ impl Recipe {
     }
 }
 
-/// Builds a request of what Python passes.
+/// Builds a request from Python arguments.
 pub(crate) fn request(
     py: Python<'_>,
     text: &str,
@@ -208,10 +208,10 @@ fn table_of(table: &Bound<'_, PyAny>) -> PyResult<Table> {
     Ok(Table::Batches(Arc::clone(&table.schema), table.batches.clone()))
 }
 
-/// The rows that a query returns.
+/// The rows returned by a query.
 #[pyclass(name = "Rows", module = "forebay._lib", frozen)]
 pub(crate) struct PyRows {
-    /// `None` once the rows were closed or handed over. A forked child may find it locked for ever.
+    /// `None` once the rows were closed or handed over. A forked child may find it locked forever.
     stream: OfProcess<Mutex<Option<QueryStream>>>,
     schema: SchemaRef,
 }
@@ -272,7 +272,7 @@ impl PyRows {
     }
 }
 
-/// Returns rows of the dataset as a dataset, and others as they come.
+/// Returns rows of the dataset as a `Dataset`, and others as `Rows`.
 pub(crate) fn rows_to_py(py: Python<'_>, rows: Rows) -> PyResult<Py<PyAny>> {
     Ok(match rows {
         Rows::Dataset(dataset) => Py::new(py, PyDataset::plain(*dataset))?.into_any(),

@@ -1,4 +1,4 @@
-//! `forebay._lib.Stream`: batches of one share of one epoch.
+//! `forebay._lib.Stream`: the batches of one share of an epoch.
 
 use std::panic::AssertUnwindSafe;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
@@ -26,29 +26,29 @@ use crate::exit::attached;
 use crate::kept::Kept;
 use crate::runtime::{TICK, warn};
 
-/// Batches in order, with the position of the next one.
+/// Batches in order, each with the position after it.
 #[pyclass(name = "Stream", module = "forebay._lib", frozen)]
 pub(crate) struct PyStream {
-    /// `None` once the stream was closed or handed over to an Arrow stream. A forked child may find it locked for ever.
+    /// `None` once the stream was closed or handed over as an Arrow stream. A forked child may find it locked forever.
     running: OfProcess<Mutex<Option<Running>>>,
     ended: Arc<OnceLock<Ended>>,
     schema: SchemaRef,
 }
 
-/// What a stream has left out and done, once it was closed, or has ended where it was handed over.
+/// What a stream left out and did, once it was closed, or has ended after being handed over.
 struct Ended {
     holes: Vec<Hole>,
     stats: StreamStats,
 }
 
-/// A stream and what it takes to end it.
+/// A stream, and what is needed to end it.
 struct Running {
     stream: Option<BatchStream>,
-    /// Where to leave word of it at its end.
+    /// Where to store its results at its end.
     ended: Arc<OnceLock<Ended>>,
-    /// Whether its threads may be waiting for the GIL, in a function of a query.
+    /// Whether its threads may be waiting for the GIL, to call a query's function.
     calls_python: bool,
-    /// Dropped last: what the stream held is kept until then, and a little longer.
+    /// Dropped last: the stream's freed memory is kept until then, and for a little longer.
     #[cfg(target_os = "linux")]
     _memory: Kept,
 }
@@ -59,8 +59,8 @@ impl Poll for Running {
         Ok(match stream.poll(timeout, Most::ONE)? {
             Polled::Batches(mut batches) => Some(batches.pop().map(|(batch, _)| batch)),
             Polled::End => {
-                // Whoever waits for a batch may wait for the threads to end. Whoever releases the stream may be an interpreter
-                // at its end.
+                // A thread that waits for a batch may be waiting for other threads to end. The stream may be released
+                // by an interpreter at its exit.
                 self.end();
                 Some(None)
             }
@@ -83,10 +83,10 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Ends what is left of the stream.
+    /// Ends the rest of the stream.
     fn end(&mut self) {
         let Some(mut stream) = self.stream.take() else { return };
-        // Only then: a thread of another library may end the stream while the GIL's holder waits for that thread.
+        // Only in that case: another library's thread may end the stream while the GIL's holder waits for that thread.
         if self.calls_python {
             attached(|py| py.detach(|| stream.close()));
         } else {
@@ -109,16 +109,16 @@ impl PyStream {
         Self { running: OfProcess::new(Mutex::new(Some(running))), ended, schema }
     }
 
-    /// Waits for the next batch, without the GIL; `None` at the end.
+    /// Waits for the next batch without the GIL; `None` at the end.
     pub(crate) fn next_batch(&self, py: Python<'_>) -> PyResult<Option<RecordBatch>> {
         Ok(self.next_batches(py, Most::ONE)?.pop().map(|(batch, _)| batch))
     }
 
-    /// Waits for the next batch, without the GIL; returns those that are there, none at the end.
+    /// Waits without the GIL for the next batch; returns all that are ready, none at the end.
     fn next_batches(&self, py: Python<'_>, most: Most) -> PyResult<Vec<(RecordBatch, u64)>> {
         loop {
             let polled = self.with(py, |stream| stream.poll(TICK, most))?.map_err(|error| to_py(&error));
-            // First: an error is easier to understand after what led to it.
+            // First, since an error is easier to understand after the warnings that led to it.
             warn(py)?;
             match polled? {
                 Polled::Batches(batches) => return Ok(batches),
@@ -137,7 +137,7 @@ impl PyStream {
             .ok_or_else(|| closed("it was closed before"))
     }
 
-    /// As [`with`](Self::with), or what was left of the stream where it has [`Ended`].
+    /// Like [`with`](Self::with), but falls back to what the stream left behind once it has [`Ended`].
     fn told<T: Send>(
         &self,
         py: Python<'_>,
@@ -148,14 +148,14 @@ impl PyStream {
     }
 }
 
-/// Returns the memory of an object, which is held.
+/// Returns the memory of an object as a slab that keeps the object alive.
 #[expect(unsafe_code, reason = "of memory that libraries allocate only the address is known")]
 fn slab(address: usize, num_bytes: usize, owner: Py<PyAny>) -> Option<Slab> {
     let start = NonNull::new(with_exposed_provenance_mut::<u8>(address))?;
-    // Wherever the last buffer is let go of: without the GIL, Python's count is lowered later.
+    // The last buffer may be dropped on any thread: without the GIL, Python's reference count is lowered later.
     let owner = Arc::new(AssertUnwindSafe(owner));
-    // SAFETY: the one caller, a stage of ours, passes tensors of bytes that it has just allocated, and looks at them again in a
-    // batch; they hold the memory.
+    // SAFETY: the only caller, a stage of ours, passes byte tensors that it has just allocated, and does not touch them
+    // until they come back in a batch; their memory outlives the buffer.
     Some(unsafe { Slab::new(Buffer::from_custom_allocation(start, num_bytes, owner)) })
 }
 
@@ -173,7 +173,7 @@ fn as_dicts<'py>(py: Python<'py>, holes: &[Hole]) -> PyResult<Vec<Bound<'py, PyD
     holes.iter().map(as_dict).collect()
 }
 
-/// Returns the exception for batches that are not to be had any more.
+/// Returns the exception for a stream whose batches are no longer available.
 pub(crate) fn closed(reason: &'static str) -> PyErr {
     to_py(&forebay::Error::Closed { reason })
 }
@@ -184,34 +184,34 @@ impl PyStream {
         Ok(self.next_batch(py)?.map(PyBatch::new))
     }
 
-    /// Waits for a batch; returns those that are there, each with the position behind it, and none at the end.
+    /// Waits for a batch; returns all that are ready, each with the position after it, and none at the end.
     fn take(&self, py: Python<'_>, most_batches: usize, most_bytes: u64) -> PyResult<Vec<(PyBatch, u64)>> {
         let most = Most { batches: most_batches.max(1), bytes: most_bytes };
         let batches = self.next_batches(py, most)?;
         Ok(batches.into_iter().map(|(batch, position)| (PyBatch::new(batch), position)).collect())
     }
 
-    /// Waits for something to take; `false` when there is nothing after `seconds`.
+    /// Waits until there is something to take; returns `false` if there is nothing after `seconds`.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let timeout = Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))?;
         self.with(py, |stream| stream.wait(timeout))
     }
 
-    /// How many slabs wait for a batch, and the bytes that the largest batch needs, of those gathered since this was called.
+    /// Number of slabs that wait for a batch, and the bytes needed by the largest batch gathered since the first call.
     fn slabs(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
         self.with(py, |stream| stream.slabs())
     }
 
-    /// Takes memory for a batch that is not gathered yet: `num_bytes` from `address` on, of `owner`, which is held until that
-    /// batch is given up. Nobody else may read or write it before the batch was taken.
+    /// Supplies memory for a batch that is yet to be gathered: `num_bytes` at `address`, belonging to `owner`, which is
+    /// kept alive until that batch is dropped. Nobody else may read or write it until the batch is taken.
     fn supply(&self, py: Python<'_>, address: usize, num_bytes: usize, owner: Py<PyAny>) -> PyResult<()> {
         let slab = slab(address, num_bytes, owner).ok_or_else(|| PyValueError::new_err("no memory is at address 0"))?;
         self.with(py, |stream| stream.supply(slab))
     }
 
-    /// What could not be read and is left out, as a state lists it.
+    /// The rows that could not be read and are left out, as listed in a state.
     fn holes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        // As `stats`: whoever ends tells nothing of another process's stream.
+        // As in `stats`: a stream of another process reports nothing.
         let holes = match self.running.get() {
             Some(_) => self.told(py, BatchStream::holes, |ended| ended.holes.clone())?,
             None => Vec::new(),
@@ -273,7 +273,7 @@ impl PyStream {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyArrowResult<Bound<'py, PyCapsule>> {
-        // First: what is refused leaves the stream as it was.
+        // First, so that a refused schema leaves the stream unchanged.
         let conversion = conversion(&self.schema, requested_schema.as_ref())?;
         let running = self.running.get().ok_or_else(|| closed(OF_ANOTHER_PROCESS))?;
         let taken = py.detach(|| lock(running).take());
@@ -282,26 +282,27 @@ impl PyStream {
     }
 }
 
-/// Batches that can be waited for a while.
+/// A source of batches that can be waited for with a timeout.
 pub(crate) trait Poll {
-    /// Waits at most for `timeout`: `None` if there is nothing yet, `Some(None)` at the end.
+    /// Waits for at most `timeout`: `None` if there is nothing yet, `Some(None)` at the end.
     fn poll(&mut self, timeout: Duration) -> forebay::Result<Option<Option<RecordBatch>>>;
 
-    /// Says what there is to say at the end, on Python's main thread.
+    /// Issues final messages at the end, on Python's main thread.
     fn conclude(&self, _py: Python<'_>) -> PyResult<()> {
         Ok(())
     }
 }
 
-/// The batches of a source, until Ctrl-C.
+/// The batches of a source, until Ctrl-C interrupts it.
 struct Interruptible<S> {
     source: S,
-    /// Python's, which runs the handlers of signals; where the stream was asked for on another, nobody waits on it here.
+    /// Python's main thread, which runs signal handlers; `None` if the stream was requested on another, as then it is
+    /// not waited on there.
     main_thread: Option<ThreadId>,
 }
 
 impl<S> Interruptible<S> {
-    /// Other threads may not wait for the GIL: its holder may be waiting for them.
+    /// Other threads must not wait for the GIL: its holder may be waiting for them.
     fn is_main_thread(&self) -> bool {
         self.main_thread == Some(thread::current().id())
     }
@@ -316,7 +317,7 @@ impl<S: Poll> Iterator for Interruptible<S> {
                 Ok(Some(Some(batch))) => return Some(Ok(batch)),
                 Ok(Some(None)) => {
                     if self.is_main_thread() {
-                        // What a filter makes of a warning cannot pass through C.
+                        // An exception that a warning filter raises cannot pass through C.
                         attached(|py| {
                             self.source.conclude(py).unwrap_or_else(|error| error.write_unraisable(py, None));
                         });
@@ -335,8 +336,8 @@ impl<S: Poll> Iterator for Interruptible<S> {
     }
 }
 
-/// Runs the handlers of signals that came. What they raise cannot pass through C: Ctrl-C is left for Python to find again
-/// once the consumer is back.
+/// Runs pending signal handlers. Their exceptions cannot pass through C, so Ctrl-C is left for Python to find once the
+/// consumer returns.
 fn check_signals(py: Python<'_>) -> PyResult<()> {
     py.check_signals().inspect_err(|error| {
         if error.is_instance_of::<PyKeyboardInterrupt>(py) {
@@ -348,14 +349,14 @@ fn check_signals(py: Python<'_>) -> PyResult<()> {
     })
 }
 
-/// Returns this thread, if it is Python's main one.
+/// Returns the current thread if it is Python's main thread.
 fn main_thread(py: Python<'_>) -> PyResult<Option<ThreadId>> {
     let threading = py.import("threading")?;
     let is_main = threading.call_method0("current_thread")?.is(&threading.call_method0("main_thread")?);
     Ok(is_main.then(|| thread::current().id()))
 }
 
-/// Hands batches of `schema` over as an Arrow stream, converted as the consumer asked for.
+/// Exports batches of `schema` as an Arrow stream, converted as the consumer requested.
 pub(crate) fn arrow_stream<'py>(
     py: Python<'py>,
     schema: &SchemaRef,
@@ -369,7 +370,7 @@ pub(crate) fn arrow_stream<'py>(
             None => Ok(batch),
             Some(conversion) => conversion.convert(&batch),
         });
-        // As C text, which ends at a zero.
+        // C strings cannot contain NUL.
         let failed = |error: forebay::Error| error.describe().replace('\0', "\\0");
         converted.map(struct_array).map_err(|error| arrow_schema::ArrowError::ExternalError(failed(error).into()))
     });

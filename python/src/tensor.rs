@@ -1,4 +1,4 @@
-//! `forebay._lib.Tensor`: one tensor of a batch, on its way to a library through DLPack.
+//! `forebay._lib.Tensor`: one tensor of a batch, to be passed to a library through DLPack.
 
 use forebay::forms::{Tensor, Unit};
 use pyo3::prelude::*;
@@ -6,7 +6,7 @@ use pyo3::types::PyCapsule;
 
 use crate::dlpack;
 
-/// A tensor that any library takes with its `from_dlpack`, without a copy.
+/// A tensor that any library can take without a copy, with its `from_dlpack`.
 #[pyclass(name = "Tensor", module = "forebay._lib", frozen)]
 pub(crate) struct PyTensor {
     tensor: Tensor,
@@ -21,13 +21,13 @@ impl PyTensor {
 
 #[pymethods]
 impl PyTensor {
-    /// NumPy's type of dates, times and durations, which are integers in the tensor.
+    /// The NumPy type of dates, times and durations, which the tensor holds as integers.
     #[getter]
     fn time_type(&self) -> Option<String> {
         self.unit.and_then(Unit::numpy_type)
     }
 
-    /// Whether it begins where any library takes it as it is.
+    /// Whether its address is aligned enough for any library to take it without a copy.
     #[getter]
     fn is_aligned(&self) -> bool {
         self.tensor.is_aligned()
@@ -46,7 +46,7 @@ impl PyTensor {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // A copy can be had here, for libraries that take tensors only where they are aligned.
+        // A copy is allowed here, for libraries that only take aligned tensors.
         dlpack::check_request(stream.as_ref(), dl_device, copy.filter(|copy| !copy))?;
         let tensor = if copy == Some(true) { self.tensor.to_owned() } else { self.tensor.clone() };
         dlpack::to_capsule(py, tensor, max_version.is_some_and(|(major, _)| major >= 1))

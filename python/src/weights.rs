@@ -1,4 +1,4 @@
-//! `forebay._lib.Weights`: what rows weigh where an epoch is drawn from them.
+//! `forebay._lib.Weights`: the weights of rows for epochs that are drawn from them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use crate::batch::PyBatch;
 use crate::error::to_py;
 
-/// The weights of all kept rows, added up, and how many are drawn.
+/// The cumulative weights of all kept rows, and the number of draws.
 #[pyclass(name = "Weights", module = "forebay._lib", frozen)]
 pub(crate) struct PyWeights {
     pub(crate) weights: Arc<Weights>,
@@ -21,7 +21,7 @@ pub(crate) struct PyWeights {
 
 #[pymethods]
 impl PyWeights {
-    /// From batches of all rows in dataset order, of one column: float64.
+    /// Makes weights from batches of all rows in dataset order, with one float64 column.
     #[new]
     fn new(py: Python<'_>, batches: Vec<PyRef<'_, PyBatch>>, num_draws: u32) -> PyResult<Self> {
         let batches: Vec<RecordBatch> = batches.iter().map(|batch| batch.batch().clone()).collect();
@@ -30,7 +30,7 @@ impl PyWeights {
         Ok(Self { weights: Arc::new(made.map_err(refused)?) })
     }
 
-    /// Opens what `__reduce__` took apart.
+    /// Restores what `__reduce__` wrote.
     #[staticmethod]
     fn from_bytes(bytes: &[u8]) -> PyResult<Self> {
         let weights = Weights::from_bytes(bytes);
@@ -50,7 +50,7 @@ fn add_up(batches: &[RecordBatch], num_draws: u32) -> Result<Weights, String> {
         let column = batch.columns().first().and_then(|column| column.as_primitive_opt::<Float64Type>());
         let column = column.ok_or("expected one column of float64")?;
         if let Some(row) = (0..column.len()).find(|&row| column.is_null(row)) {
-            return Err(format!("row {} weighs NULL; expected a number from 0 on", num_rows + row));
+            return Err(format!("row {} has the weight NULL; expected a number of 0 or more", num_rows + row));
         }
         num_rows += column.len();
         values.push(column.values());

@@ -1,4 +1,4 @@
-//! Rows by number: against a full read, and by the requests that they take.
+//! Rows by number, compared with a full read, and the requests for them.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::source::{Location, Store, list, read_ranges};
 
 const MEMORY_BYTES: u64 = 1 << 30;
 
-/// Rows of all kinds: numbers, texts with NULLs, lists of any length, structs, dictionaries.
+/// Rows of all kinds: numbers, nullable texts, variable-size lists, structs, dictionaries.
 fn rows(first: i64, len: i64) -> RecordBatch {
     let numbers = || first..first + len;
     let texts: StringArray = numbers().map(|row| (row % 7 != 3).then(|| format!("text of {row}"))).collect();
@@ -83,7 +83,7 @@ async fn open(recording: &Arc<Recording>) -> Dataset {
     Dataset::new(Arc::new(Snapshot::of_objects(vec![store], objects, &Progress::default()).await.unwrap()))
 }
 
-/// Returns all rows, read as simply as can be.
+/// Returns all rows, read in the simplest way.
 async fn read_all(dataset: &Dataset) -> RecordBatch {
     let snapshot = dataset.snapshot();
     let connections = dataset.connect(&Arc::default()).unwrap();
@@ -102,7 +102,7 @@ fn taken(all: &RecordBatch, rows: &[u64]) -> RecordBatch {
     take_record_batch(all, &rows).unwrap()
 }
 
-/// Keeps rows of 3 objects of 100 rows in 2 row groups each.
+/// Keeps rows of 3 objects with 100 rows in 2 row groups each.
 fn selection(snapshot: &Snapshot, keep: &[bool]) -> Selection {
     let mut rows = keep.iter().copied();
     let set = |num_rows: u32| RowSet::from_mask(rows.by_ref().take(num_rows as usize).collect());
@@ -143,7 +143,7 @@ proptest! {
             (got, taken(&read_all(&dataset).await, &rows))
         });
         for (got, expected) in got.columns().iter().zip(expected.columns()) {
-            // Dictionaries may be numbered in another way.
+            // Dictionaries may have other keys.
             let plain = |array: &ArrayRef| match array.data_type() {
                 DataType::Dictionary(_, values) => arrow_cast::cast(array, values).unwrap(),
                 _ => Arc::clone(array),
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// Numbers in pages of 500 rows, ten of them in each of two row groups.
+/// Numbers in pages of 500 rows, ten pages in each of two row groups.
 fn numbers() -> Vec<u8> {
     let batch = RecordBatch::try_from_iter([
         ("a", Arc::new(Int32Array::from_iter_values(0..10_000)) as ArrayRef),
@@ -186,11 +186,11 @@ fn only_the_pages_of_the_rows_are_requested() {
         recording.take();
         let access = RowAccess::new(&dataset, dataset.known_answer().unwrap(), MEMORY_BYTES);
         let connections = dataset.connect(&Arc::default()).unwrap();
-        // Rows of page 3, twice, and of page 9, of the first row group; of page 0 of the second one.
+        // Of the first row group, rows of page 3 (twice) and of page 9; of the second one, a row of page 0.
         let batch = access.gather(&connections, &[4_999, 1_750, -5_000, 1_750, 1_501]).await.unwrap();
         let expected = Int32Array::from(vec![14_999, 11_750, 15_000, 11_750, 11_501]);
         assert_eq!(batch.column(0).as_ref(), &expected as &dyn arrow_array::Array);
-        // The pages lie so close that they go in one request, from the first to the last.
+        // The pages are so close that one request covers them all.
         let (first, last) = (pages(0, 3).start, pages(1, 0).end);
         assert_eq!(recording.take(), [format!("get {first}..{last} of d/1.parquet if unchanged")]);
         let one = access.gather(&connections, &[1_750]).await.unwrap();

@@ -1,6 +1,7 @@
-//! Casts of single values to the types of features: floats may round, all else keeps its values, as in [`exact`].
+//! Casts of single values to the types of features: floats may be rounded, everything else is kept exactly, as in
+//! [`exact`].
 //!
-//! Within structs and lists this is what `Dataset.cast` asks the engine for of columns of their own.
+//! This does within structs and lists what `Dataset.cast` has the engine do for top-level columns.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use arrow_schema::{ArrowError, DataType, Fields, TimeUnit};
 use super::exact::{exact, is_text};
 use super::{strict, wider};
 
-/// The fields of what a medium is stored as.
+/// The fields that a medium is stored as.
 const BYTES: &str = "bytes";
 const PATH: &str = "path";
 
@@ -28,13 +29,13 @@ pub(super) fn featured(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Arro
     if may_round(array.data_type(), to) { strict(array, to) } else { exact(array, to) }
 }
 
-/// Returns whether values that are no struct become one: the bytes of media, or where they are.
+/// Returns whether non-struct values become structs: the bytes or paths of media.
 pub(super) fn is_medium(from: &DataType, to: &DataType) -> bool {
     let DataType::Struct(fields) = to else { return false };
     (is_text(from) || is_binary(from)) && [BYTES, PATH].iter().all(|name| fields.find(name).is_some())
 }
 
-/// Returns the structs of media of which the bytes, or the paths, are all there is.
+/// Returns media structs for values that are only the bytes or only the paths.
 fn medium(array: &ArrayRef, fields: &Fields) -> Result<ArrayRef, ArrowError> {
     let part = match array.data_type() {
         data_type if is_binary(data_type) => BYTES,
@@ -49,7 +50,7 @@ fn medium(array: &ArrayRef, fields: &Fields) -> Result<ArrayRef, ArrowError> {
     Ok(Arc::new(StructArray::try_new(fields.clone(), children, array.nulls().cloned())?))
 }
 
-/// Returns times without a zone as those of UTC where they get one: arrow takes them for what a clock in that zone shows.
+/// Returns times without a zone as UTC if they get one: arrow would take them as wall-clock times in that zone.
 fn in_utc(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     let unit = match (array.data_type(), to) {
         (DataType::Timestamp(unit, None), DataType::Timestamp(_, Some(_))) => *unit,
@@ -60,7 +61,7 @@ fn in_utc(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     wider::wider(array, &DataType::Timestamp(unit, Some("UTC".into())), &super::STRICT)
 }
 
-/// Returns whether values may become those that are nearest, or a text of them.
+/// Returns whether values may be rounded, or converted to text.
 fn may_round(from: &DataType, to: &DataType) -> bool {
     match to {
         DataType::Boolean => true,

@@ -1,7 +1,7 @@
-//! Casts of single values to the type that a dataset has of what its objects store in several.
+//! Casts of single values from the types that objects store to the common type of a dataset.
 //!
-//! Times without a zone are UTC where they get one, as in pyarrow; arrow takes them for what a clock in that zone shows. What
-//! it multiplies unchecked goes by way of a type that it checks.
+//! Times without a zone become UTC if they get one, as in pyarrow; arrow would take them as wall-clock times in that
+//! zone. Conversions that arrow multiplies unchecked go through a type that it checks.
 
 use arrow_array::ArrayRef;
 use arrow_cast::{CastOptions, cast_with_options};
@@ -15,7 +15,7 @@ pub(super) fn wider(array: &ArrayRef, to: &DataType, options: &CastOptions<'_>) 
     }
 }
 
-/// Returns the type to go by way of, which is nearer to the last one; `None` for the last step.
+/// Returns an intermediate type that is nearer to the final one; `None` for the last step.
 fn between(from: &DataType, to: &DataType) -> Option<DataType> {
     use DataType::{Date32, Date64, Dictionary, Int64, Timestamp};
     Some(match (from, to) {

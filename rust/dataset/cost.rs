@@ -1,8 +1,8 @@
-//! Estimates what a read of a row group holds, from footer and offset index alone.
+//! Estimates the memory for reading a row group, from footer and offset index alone.
 //!
-//! A read holds the bytes that it fetches, then beside them what the decoder needs (pages out of their compression,
-//! levels, arrays before a cast) and the arrays themselves. Pages of different columns begin at different rows, so the
-//! fewer rows a read has, the more of what it fetches belongs to other rows.
+//! A read holds the fetched bytes, and in addition what the decoder needs (decompressed pages, levels, arrays before a
+//! cast) and the arrays themselves. Pages of different columns begin at different rows, so the fewer rows a read has,
+//! the more of the fetched bytes belong to other rows.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use super::fragment::{decoded_bytes, dictionary_bytes, unsigned};
 use super::{Constant, Fragment, Snapshot};
 use crate::source::coalesce;
 
-/// Columns are decoded in groups, whose pages out of their compression take at most this part of the memory, unless one
-/// column's are larger.
+/// Columns are decoded in groups whose decompressed pages take at most this fraction of the memory, unless those of a
+/// single column are larger.
 const GROUPS_IN_MEMORY: u64 = 64;
 
-/// The bounds of what a group takes: fewer columns would cost more time than they save memory.
+/// Bounds for a group: fewer columns would cost more time than they save memory.
 const GROUP_BYTES: RangeInclusive<u64> = 256 << 10..=4 << 20;
 
-/// The size that a page is taken to have where no index tells it: that which writers aim at.
+/// The assumed size of a page without an index: the usual target of writers.
 const USUAL_PAGE_BYTES: u64 = 1 << 20;
 
-/// Parts that [`cut`] makes of some rows at most.
+/// Maximum number of parts that [`cut`] makes.
 const MAX_PARTS: usize = 1024;
 
 /// Bytes that a read holds.
@@ -34,11 +34,11 @@ const MAX_PARTS: usize = 1024;
 pub(crate) struct ReadCost {
     /// Bytes fetched.
     pub(crate) fetched: u64,
-    /// Bytes that only decoding needs.
+    /// Bytes needed only for decoding.
     pub(crate) working: u64,
     /// Bytes of the decoded arrays.
     pub(crate) decoded: u64,
-    /// Those of the column that takes most.
+    /// Bytes of the largest column.
     pub(crate) largest: u64,
 }
 
@@ -48,20 +48,20 @@ impl ReadCost {
         self.fetched.saturating_add(self.working).saturating_add(self.decoded)
     }
 
-    /// Returns the cost where rows are put in another order: `largest` is there twice meanwhile, and what was fetched is not.
+    /// Returns the cost if rows are reordered: `largest` is temporarily held twice, while fetched bytes no longer are.
     pub(crate) fn in_another_order(self, largest: u64) -> Self {
         Self { working: self.working.max(largest.saturating_sub(self.fetched)), ..self }
     }
 }
 
-/// Where the columns of a read are in one fragment.
+/// The columns of a read in one fragment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ColumnLayout {
     /// Root columns, ascending.
     roots: Vec<Root>,
-    /// Decoded bytes of a row of the columns that the fragment lacks.
+    /// Decoded bytes per row of the columns that the fragment lacks.
     missing_row_bytes: u64,
-    /// Bytes of pages that are out of their compression at once.
+    /// Bytes of pages that are decompressed at the same time.
     group_bytes: u64,
 }
 
@@ -72,12 +72,12 @@ struct Root {
     is_cast: bool,
 }
 
-/// What reading some rows of a leaf column takes.
+/// The cost of reading some rows of a leaf column.
 struct LeafCost {
     range: Range<u64>,
     decoded: u64,
     levels: u64,
-    /// The largest page and the dictionary, out of their compression, and what takes them out.
+    /// The largest page and the dictionary, decompressed, and the decompressor.
     pages: u64,
 }
 
@@ -104,7 +104,7 @@ impl ColumnLayout {
         layout
     }
 
-    /// Returns the layouts of all fragments; those that are equal are shared.
+    /// Returns the layouts of all fragments; equal ones are shared.
     pub(crate) fn of_all(snapshot: &Snapshot, projection: &[usize], memory_bytes: u64) -> Vec<Arc<Self>> {
         let mut layouts: Vec<Arc<Self>> = Vec::with_capacity(snapshot.fragments.len());
         for fragment in &snapshot.fragments {
@@ -117,7 +117,7 @@ impl ColumnLayout {
 }
 
 impl Fragment {
-    /// Estimates the read of `rows` of a row group, of which ranges closer than `gap_bytes` are fetched together.
+    /// Estimates the read of `rows` of a row group, with ranges at most `gap_bytes` apart fetched together.
     pub(crate) fn read_cost(
         &self,
         layout: &ColumnLayout,
@@ -151,7 +151,7 @@ impl Fragment {
         cost
     }
 
-    /// Returns the root columns of a read of `rows` in the groups in which they are decoded, one after another.
+    /// Returns the root columns of a read of `rows`, in the groups in which they are decoded.
     pub(crate) fn column_groups(&self, layout: &ColumnLayout, row_group: u32, rows: &Range<u32>) -> Vec<Vec<usize>> {
         let is_indexed = self.has_offset_index(row_group);
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -173,11 +173,10 @@ impl Fragment {
         groups
     }
 
-    /// Cuts `rows` of a row group at pages, so that reading a part costs at most `target` bytes; where pages do not line
-    /// up, up to `most` rather than fetch twice as much in all, two and three times that rather than three and six times as
-    /// much. Cuts
-    /// within pages, and without an index, only what would hardly fit, in another order if `is_shuffled`: it fetches the same
-    /// bytes for each part.
+    /// Cuts `rows` of a row group at pages, so that reading a part costs at most `target` bytes; if pages are not
+    /// aligned, up to `most` to avoid fetching twice the wanted bytes in all, and two or three times `most` to avoid
+    /// three or six times. Cuts within pages, or without an index, only what would otherwise hardly fit (including
+    /// reordering if `is_shuffled`): each part then fetches the same bytes.
     pub(crate) fn cut_by_cost(
         &self,
         layout: &ColumnLayout,
@@ -198,7 +197,7 @@ impl Fragment {
         let (mut largest, mut needed, fetched) = measure(&best);
         let is_indexed = self.has_offset_index(row_group);
         let pages = if is_indexed { self.heaviest_pages(layout, row_group, &rows) } else { Vec::new() };
-        // Rows within a page cost the whole page again: only where it cannot be helped.
+        // Rows within a page cost the whole page again, so this is a last resort.
         let most_of_pages = most.saturating_mul(if is_indexed { 2 } else { 4 });
         let (mut num_parts, mut num_stalled) = (2, 0);
         while largest > target && num_parts <= MAX_PARTS {
@@ -216,7 +215,7 @@ impl Fragment {
             if their_largest < largest - largest / 16 {
                 (best, largest, needed, num_stalled) = (parts, their_largest, their_needed, 0);
             } else {
-                // Uneven pages may need another round to come apart; the rest is what every part costs.
+                // Uneven pages may take another round to separate; the rest is what every part costs.
                 num_stalled += 1;
                 if num_stalled == 2 {
                     break;
@@ -227,7 +226,7 @@ impl Fragment {
         best
     }
 
-    /// Returns the pages in `rows` of the heaviest leaf of the layout, as (first row, offset).
+    /// Returns the pages in `rows` of the layout's largest leaf, as (first row, offset).
     fn heaviest_pages(&self, layout: &ColumnLayout, row_group: u32, rows: &Range<u32>) -> Vec<(u32, u64)> {
         let bytes = |leaf: &usize| self.row_group(row_group).column(*leaf).compressed_size();
         let heaviest = layout.roots.iter().flat_map(|root| root.leaves.clone()).max_by_key(bytes);
@@ -270,7 +269,7 @@ impl Fragment {
         };
         let by_rows = |all: u64| scale(all, num_rows, all_rows);
         let is_even = is_flat && column.column_type() != PhysicalType::BYTE_ARRAY;
-        // Rows of different lengths: the pages tell where the bytes are.
+        // Rows vary in length: the pages tell where the bytes are.
         let by_bytes = |all: u64| scale(all, touched.weight, touched.of).max(by_rows(all));
         let values =
             if is_flat { by_rows(unsigned(column.num_values())) } else { by_bytes(unsigned(column.num_values())) };
@@ -292,7 +291,7 @@ impl Fragment {
     }
 }
 
-/// The pages that hold some rows.
+/// The pages that contain some rows.
 struct Touched {
     start: u64,
     end: u64,
@@ -300,7 +299,7 @@ struct Touched {
     /// The bytes that belong to the rows, among the bytes `of` all pages.
     weight: u64,
     of: u64,
-    /// For each page touched: its number, and how much of it belongs to the rows, in 1024ths.
+    /// For each page touched: its number, and the fraction that belongs to the rows, in 1024ths.
     shares: Vec<(usize, u64)>,
 }
 
@@ -330,7 +329,7 @@ impl Touched {
         }
     }
 
-    /// Returns the part that belongs to the rows of what each page holds.
+    /// Returns the portion of each page's content that belongs to the rows.
     fn interpolate(&self, of_pages: &[i64]) -> u64 {
         let of = |page: usize| of_pages.get(page).map_or(0, |bytes| unsigned(*bytes));
         self.shares.iter().map(|&(page, share)| scale(of(page), share, 1024)).sum()
@@ -364,18 +363,18 @@ fn scale(all: u64, part: u64, of: u64) -> u64 {
     u64::try_from(product.div_ceil(u128::from(of.max(1)))).unwrap_or(u64::MAX)
 }
 
-/// Returns the bytes of a decompressor's state; every column has one, here of `num_bytes` without compression.
+/// Returns the size of a decompressor's state; every column has one, for `num_bytes` of uncompressed data.
 fn codec_bytes(compression: Compression, num_bytes: u64) -> u64 {
     match compression {
         Compression::ZSTD(_) => 192 << 10,
         Compression::GZIP(_) => 48 << 10,
-        // Its window is no longer than what is in it.
+        // Its window is no longer than its content.
         Compression::BROTLI(_) => (128 << 10) + num_bytes.min(1 << 20),
         _ => 0,
     }
 }
 
-/// Returns the bytes of the levels of `values`, which the decoder holds where a null bit is not enough.
+/// Returns the bytes of the levels of `values`, which the decoder holds if a validity bit is not enough.
 fn levels_bytes(column: &ColumnChunkMetaData, values: u64) -> u64 {
     let descriptor = column.column_descr();
     let of_repetition = if descriptor.max_rep_level() > 0 { 2 } else { 0 };
@@ -383,7 +382,7 @@ fn levels_bytes(column: &ColumnChunkMetaData, values: u64) -> u64 {
     values.saturating_mul(of_repetition + of_definition)
 }
 
-/// Returns what a NULL takes in an array of `data_type`.
+/// Returns the size of a NULL in an array of `data_type`.
 fn row_bytes(data_type: &DataType) -> u64 {
     match data_type {
         DataType::FixedSizeBinary(len) => u64::try_from(*len).unwrap_or(0),

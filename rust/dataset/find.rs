@@ -1,4 +1,4 @@
-//! Finds the objects of a dataset: in listings, in a manifest, or as they were named, with their stores and splits.
+//! Finds the objects of a dataset, by listings, in a manifest, or by explicit names, with their stores and splits.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::manifest::{self, Saved};
 use crate::error::{Error, Result};
 use crate::source::{Listed, Location, Object, Store, StoreKey, infer_splits, list};
 
-/// Names all splits, where none has this name.
+/// Names all splits, unless one has this name.
 const ALL_SPLITS: &str = "all";
 
 /// What to open.
@@ -17,64 +17,64 @@ const ALL_SPLITS: &str = "all";
 pub struct OpenRequest {
     /// Folders, objects and globs, as paths or URIs.
     pub sources: Vec<String>,
-    /// The split to keep, several of them as `train+test`, or `all`; all objects without one.
+    /// The split to keep, several as `train+test`, or `all`; `None` for all objects.
     pub split: Option<String>,
-    /// Options of the stores, over those of the environment.
+    /// Options of the stores, which override the environment's.
     pub storage_options: BTreeMap<String, String>,
 }
 
-/// Objects that were found elsewhere: what they are is not looked up again.
+/// Objects that were found elsewhere, and are not looked up again.
 #[derive(Debug, Clone, Default)]
 pub struct FilesRequest {
-    /// Names of what is to be opened, with the splits that each consists of and their objects.
+    /// Names of the datasets to open, with the splits of each and their objects.
     pub splits: Vec<(String, Vec<SplitFiles>)>,
-    /// The commit that all of them are of, if they are files of a repository.
+    /// The commit of all objects, if they are files of a repository.
     pub commit: Option<String>,
-    /// Options of the stores, over those of the environment.
+    /// Options of the stores, which override the environment's.
     pub storage_options: BTreeMap<String, String>,
 }
 
 /// A split with its objects.
 pub type SplitFiles = (String, Vec<FileRequest>);
 
-/// An object that was found elsewhere; without a size, perhaps a folder or a pattern.
+/// An object that was found elsewhere; without a size, it may be a folder or a pattern.
 #[derive(Debug, Clone)]
 pub struct FileRequest {
     /// Its path or URI.
     pub uri: String,
-    /// Its size, if it is known.
+    /// Its size, if known.
     pub size_bytes: Option<u64>,
-    /// Its entity tag, if it is known.
+    /// Its entity tag, if known.
     pub e_tag: Option<String>,
 }
 
 /// An object to open, and where it was found.
 #[derive(Debug, Clone)]
 pub(super) struct Source {
-    /// The store, among those of the request.
+    /// The store's index among those of the request.
     pub(super) store: usize,
     pub(super) object: Object,
-    /// Its path below what was listed.
+    /// Its path relative to what was listed.
     pub(super) relative: String,
 }
 
-/// What was found under a request: objects with their stores and splits.
+/// The result of a request: objects with their stores and splits.
 pub(super) struct Found {
     pub(super) stores: Vec<Store>,
     pub(super) sources: Vec<Source>,
-    /// How long that took; `None` where they were known.
+    /// How long that took; `None` if they were known.
     pub(super) listing: Option<Duration>,
-    /// The sources' packed footers, where a manifest has them.
+    /// The sources' packed footers, if a manifest has them.
     pub(super) packed: Vec<Option<Bytes>>,
     pub(super) splits: Vec<(String, Vec<usize>)>,
-    /// The commits of the splits, where objects are files of a repository.
+    /// The commits of the splits, if objects are files of a repository.
     pub(super) commits: Vec<Option<String>>,
 }
 
 /// A snapshot to be opened.
 pub(super) struct Wanted {
     pub(super) split: Option<String>,
-    /// The splits that it consists of, with the numbers of their sources.
+    /// Its splits, with the indices of their sources.
     pub(super) parts: Vec<(String, Vec<usize>)>,
     pub(super) commit: Option<String>,
 }
@@ -86,17 +86,17 @@ impl Found {
         Self { stores, sources: saved.sources, listing: None, packed, splits, commits }
     }
 
-    /// Returns what holds all sources.
+    /// Returns a snapshot of all sources.
     pub(super) fn all(&self) -> Wanted {
         Wanted { split: None, parts: vec![(String::new(), (0..self.sources.len()).collect())], commit: None }
     }
 
-    /// Returns each split as one to open.
+    /// Returns a snapshot for each split.
     pub(super) fn each_split(&self) -> Vec<Wanted> {
         self.splits.iter().filter_map(|(name, _)| self.of_splits(name)).collect()
     }
 
-    /// Returns the splits that `text` names, as `train`, `train+test` or `all`; `None` if one of them is not there.
+    /// Returns the splits that `text` names, as `train`, `train+test` or `all`; `None` if one does not exist.
     pub(super) fn of_splits(&self, text: &str) -> Option<Wanted> {
         let place = |name: &str| self.splits.iter().position(|(known, _)| known == name);
         let places: Vec<usize> = match place(text) {
@@ -109,7 +109,7 @@ impl Found {
         Some(Wanted { split: Some(text.to_owned()), parts, commit })
     }
 
-    /// Gives each part sources of its own: one whose name tells several splits is in each of them.
+    /// Gives each part its own sources: one whose name has several splits is in each of them.
     pub(super) fn take_apart(&mut self, wanted: &mut [Wanted]) {
         let mut taken = HashSet::new();
         for (_, members) in wanted.iter_mut().flat_map(|wanted| &mut wanted.parts) {
@@ -124,7 +124,7 @@ impl Found {
     }
 }
 
-/// Finds what is asked for, with one listing for a folder.
+/// Finds the requested objects, with one listing per folder.
 pub(super) async fn find(request: &OpenRequest) -> Result<Found> {
     let start = Instant::now();
     let found = find_sources(request).await?;
@@ -139,7 +139,7 @@ async fn find_sources(request: &OpenRequest) -> Result<Found> {
     match locations.iter().find(|location| manifest::is_manifest(location)) {
         Some(manifest) if locations.len() == 1 => find_saved(manifest, request).await,
         Some(manifest) => {
-            let reason = "a manifest is opened alone, not with other sources".to_owned();
+            let reason = "a manifest must be opened by itself, not together with other sources".to_owned();
             Err(Error::Uri { uri: manifest.text.clone(), reason })
         }
         None => find_listed(&locations, request).await,
@@ -183,15 +183,15 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
     Ok(Found { stores, packed, sources, listing: None, splits, commits: Vec::new() })
 }
 
-/// Refuses a source of which no object is in a split, as it would be left out unseen; `ends` are those of each one's
+/// Refuses a source with no object in any split, which would be silently left out; `ends` delimit each source's
 /// objects.
 fn check_splits(locations: &[Location], ends: &[usize], splits: &[(String, Vec<usize>)]) -> Result<()> {
     let kept: HashSet<usize> = splits.iter().flat_map(|(_, members)| members).copied().collect();
     let mut first = 0;
     for (location, &end) in locations.iter().zip(ends) {
         if first < end && !(first..end).any(|index| kept.contains(&index)) {
-            let reason = "its name tells no split, and others tell theirs; say which are of each with `parquet` as \
-                          the path and `data_files={'train': [...]}`"
+            let reason = "its name does not name a split, but the names of others do; say which files belong to each \
+                          split with `parquet` as the path and `data_files={'train': [...]}`"
                 .to_owned();
             return Err(Error::Uri { uri: location.text.clone(), reason });
         }
@@ -200,8 +200,8 @@ fn check_splits(locations: &[Location], ends: &[usize], splits: &[(String, Vec<u
     Ok(())
 }
 
-/// Returns objects that were found elsewhere, and what is to be opened of them: of each part of a split each once, as
-/// several patterns may fit one. Sizes of local ones are looked up.
+/// Returns objects that were found elsewhere, and the snapshots to open: each object once per part of a split, even if
+/// several patterns match it. Sizes of local files are looked up.
 pub(super) async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Wanted>)> {
     let FilesRequest { splits, commit, storage_options } = request;
     let (mut stores, mut sources, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
@@ -228,13 +228,13 @@ pub(super) async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Want
     Ok((Found { stores, sources, listing: None, packed, splits: Vec::new(), commits: Vec::new() }, wanted))
 }
 
-/// Returns an object that was found elsewhere; those of a folder or a pattern are listed, and local ones looked up.
+/// Returns an object that was found elsewhere; folders and patterns are listed, and local files looked up.
 async fn find_file(file: FileRequest, location: Location, store: usize, of: &Store) -> Result<Vec<Source>> {
     if file.size_bytes.is_none() || location.store == StoreKey::Local {
         let listed = list(&of.connect()?, &location).await?;
         return Ok(listed.into_iter().map(|Listed { object, relative }| Source { store, object, relative }).collect());
     }
-    // What is above it says nothing of it: it was chosen by its name.
+    // It was chosen by name, so its folders do not matter.
     let relative = location.path.filename().unwrap_or_default().to_owned();
     let url = location.url();
     let Location { path, written, .. } = location;
@@ -242,7 +242,7 @@ async fn find_file(file: FileRequest, location: Location, store: usize, of: &Sto
     Ok(vec![Source { store, object, relative }])
 }
 
-/// Returns the options of one of several stores: what is meant for the others means nothing to local files.
+/// Returns the options for one of several stores: local files ignore those meant for others.
 fn options_for<'a>(
     key: &StoreKey,
     has_remote: bool,
@@ -251,7 +251,7 @@ fn options_for<'a>(
     if has_remote && *key == StoreKey::Local { const { &BTreeMap::new() } } else { options }
 }
 
-/// Returns the number of a location's store, which is made if there is none.
+/// Returns the index of a location's store, which is created if necessary.
 fn store_of(location: &Location, stores: &mut Vec<Store>, options: &BTreeMap<String, String>) -> Result<usize> {
     if let Some(index) = stores.iter().position(|store| *store.key() == location.store) {
         return Ok(index);

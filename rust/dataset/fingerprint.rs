@@ -8,18 +8,18 @@ use super::{Constant, Fragment};
 /// Changes when the meaning of a fingerprint does.
 const VERSION: &[u8] = b"forebay fingerprint 1";
 
-/// Returns the hash, in hex, of what identifies the dataset: its objects' names below their common folder, their
-/// sizes, their footers and, where they are remote, their e-tags.
+/// Returns a hash, in hex, of what identifies the dataset: its objects' names relative to their common folder, their
+/// sizes, their footers and, if they are remote, their e-tags.
 ///
-/// Partition columns count as well: the same objects have others, or none, when another folder is opened.
+/// Partition columns are included: opening another folder gives the same objects different ones, or none.
 ///
-/// A local file's tag holds its inode and time of change, which differ between copies of one dataset on many
-/// machines; the footer's digest tells other contents apart there. What file systems of others tell is of that kind, and
-/// so is the time of the last change, which stands for the e-tag where a web server has none.
+/// A local file's tag contains its inode and modification time, which differ between copies of one dataset on many
+/// machines; there, the footer's digest distinguishes contents. Tags of user-supplied file systems are similar, and so
+/// is the time of the last change, which replaces the e-tag if a web server has none.
 ///
-/// The query of a URL does not count: it may be a signature, which is another one the next time.
+/// A URL's query is excluded: it may be a signature, which differs next time.
 ///
-/// The `commit` of a repository stands for the e-tags of all its files, wherever copies of them lie.
+/// The `commit` of a repository replaces the e-tags of all its files, wherever copies of them are stored.
 pub(super) fn fingerprint(
     fragments: &[Fragment],
     schema: &Schema,

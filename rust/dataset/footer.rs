@@ -1,7 +1,7 @@
-//! Fetches and parses footers: one suffix request each, one more where the tail was too short.
+//! Fetches and parses footers: one suffix request each, one more if the tail was too short.
 //!
-//! The offset index is loaded, because spans and page-exact reads need it; the column index is not,
-//! because its bounds take more memory than everything else together.
+//! The offset index is loaded, because spans and page-exact reads need it; the column index is not, because its bounds
+//! take more memory than everything else together.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,22 +24,22 @@ use crate::error::{Error, Result};
 use crate::panics;
 use crate::source::{Connection, Object, is_unsatisfiable, measure, read_ranges, read_suffix};
 
-/// The least bytes of a Parquet file: two magic numbers and the length of the footer.
+/// Minimum size of a Parquet file: two magic numbers and the length of the footer.
 const LEAST_BYTES: u64 = 12;
 
-/// The most bytes read before a footer in the hope that they are the index.
+/// Maximum bytes read before a footer on the assumption that they are the index.
 const MAX_GUESSED_BYTES: u64 = 64 << 20;
 
-/// Footers after which their size is taken to be known.
+/// Number of footers after which their size is considered known.
 const LEARNED_FROM: usize = 64;
 
-/// Bounds of what is asked for once the footers' size is known.
+/// Bounds of requests once the footers' size is known.
 const LEARNED_BYTES: (u64, u64) = (16 << 10, 8 << 20);
 
 const MAGIC: &[u8] = b"PAR1";
 const ENCRYPTED_MAGIC: &[u8] = b"PARE";
 
-/// How what Git LFS leaves in the place of a file begins.
+/// Prefix of the pointer that Git LFS leaves in place of a file.
 const LFS_POINTER: &[u8] = b"version https://git-lfs";
 
 /// A parsed footer, the digest of its bytes, and those of its schema.
@@ -47,20 +47,20 @@ const LFS_POINTER: &[u8] = b"version https://git-lfs";
 pub(super) struct Footer {
     pub(super) metadata: ParquetMetaData,
     pub(super) digest: [u8; 32],
-    /// Equal bytes are equal schemas; none where there is not exactly one.
+    /// Equal bytes mean equal schemas; `None` unless there is exactly one schema.
     pub(super) schema_bytes: Option<Bytes>,
 }
 
-/// What came of parsing the end of an object.
+/// The result of parsing the end of an object.
 #[derive(Debug)]
 pub(super) enum Parsed {
-    /// All of it was there.
+    /// Everything was available.
     Footer(Box<Footer>),
     /// These bytes are missing.
     Needs(Vec<Range<u64>>),
 }
 
-/// How many bytes at the end of an object are asked for: a fixed number at first, then what nearly all of the objects so
+/// How many bytes at the end of an object to request: a fixed number at first, then what nearly all of the objects so
 /// far needed.
 #[derive(Debug, Default)]
 pub(super) struct TailSize {
@@ -76,7 +76,7 @@ impl TailSize {
         }
     }
 
-    /// Takes in how many bytes at its end one more object needed.
+    /// Records how many bytes at its end one more object needed.
     pub(super) fn learn(&self, num_bytes: u64) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.push(num_bytes);
@@ -89,10 +89,11 @@ impl TailSize {
     }
 }
 
-/// Reads the end of `object` that `parse` needs, fills in the object's size and e-tag, and returns what `parse` made of it.
+/// Reads the end of `object` that `parse` needs, fills in the object's size and e-tag, and returns the result of
+/// `parse`.
 ///
-/// Costs one request for what [`TailSize`] knows, one more where the footer or the index is larger, and two more where the
-/// store knows no suffixes.
+/// Costs one request of the size given by [`TailSize`], one more if the footer or the index is larger, and two more if
+/// the store does not support suffix ranges.
 ///
 /// # Errors
 ///
@@ -105,7 +106,7 @@ pub(super) async fn read<T: Send + 'static>(
 ) -> Result<T> {
     let mut connection = connection.clone();
     let bytes = match read_suffix(&connection, object, tail_size.get()).await {
-        // A suffix of nothing cannot be satisfied; and some servers know none.
+        // An empty object cannot satisfy a suffix range; and some servers support none.
         Err(Error::Store { source, .. }) if is_unsatisfiable(&source) => {
             connection = connection.then();
             measure(&connection, object).await?;
@@ -117,7 +118,7 @@ pub(super) async fn read<T: Send + 'static>(
     let size = object.size_bytes.unwrap_or(bytes.len() as u64);
     let mut tail = Tail { size, pieces: vec![(size - bytes.len() as u64..size, bytes)] };
     loop {
-        // Parsing may take long for wide files: not on the runtime's thread.
+        // Parsing may take long for wide files, so it does not run on the runtime's thread.
         let (parse, parsed_object) = (parse.clone(), object.clone());
         let work = move || {
             let parsed = parse(&parsed_object, &tail);
@@ -143,7 +144,7 @@ pub(super) async fn read<T: Send + 'static>(
     }
 }
 
-/// Returns the range that a footer tells by its offset and length.
+/// Returns the range for an offset and length from a footer.
 pub(super) fn extent(offset: i64, len: i32) -> Option<Range<u64>> {
     let start = u64::try_from(offset).ok()?;
     Some(start..start.checked_add(u64::try_from(len).ok()?)?)
@@ -153,9 +154,9 @@ fn not_parquet(object: &Object, reason: String) -> Error {
     Error::NotParquet { url: object.url.clone(), reason }
 }
 
-/// Parses the footer and the offset indexes of an object of which `tail` was read.
+/// Parses the footer and the offset indexes of an object, given `tail`.
 ///
-/// `schema_of` returns the schema whose bytes these are, if it is known.
+/// `schema_of` returns the schema for these bytes, if it is known.
 ///
 /// # Errors
 ///
@@ -171,7 +172,7 @@ pub(super) fn parse(
     let end = ends.max_by_key(|bytes| bytes.len()).cloned().unwrap_or_default();
     let footer_bytes = footer_bytes(object, size, &end)?;
     let Some(start) = usize::try_from(footer_bytes).ok().and_then(|footer| end.len().checked_sub(footer)) else {
-        // The index lies right before the footer, and is about as large.
+        // The index is right before the footer, and about as large.
         let with_index = (footer_bytes + footer_bytes.min(MAX_GUESSED_BYTES)).min(size);
         let range = size - with_index..size;
         return Ok(Parsed::Needs(vec![range]));
@@ -197,7 +198,7 @@ pub(super) fn parse(
     thrift::check_chunks(&footer, metadata.file_metadata().schema_descr())
         .map_err(|reason| not_parquet(object, reason))?;
     let metadata = match with_indexes(object, tail, metadata) {
-        // An index that cannot be parsed is none: the pages are found without it.
+        // A malformed index is ignored: the pages are found without it.
         Err(Error::NotParquet { .. }) => of_footer()?,
         Ok(DecodeResult::NeedsData(ranges)) => return Ok(Parsed::Needs(ranges)),
         Ok(DecodeResult::Data(metadata)) => metadata,
@@ -214,7 +215,7 @@ pub(super) fn trim(tail: &Tail, metadata: &ParquetMetaData) -> Tail {
     let length = tail.get(&(tail.size.saturating_sub(8)..tail.size.saturating_sub(4)));
     let length = length.and_then(|bytes| Some(u64::from(u32::from_le_bytes(*bytes.first_chunk()?))));
     let footer = length.map(|length| tail.size.saturating_sub(length + 8)..tail.size);
-    // Apart, they are found as they were asked for.
+    // Separate ranges are found as they were requested.
     let wanted = index.map(|(start, end)| start..end).into_iter().chain(footer);
     let pieces = wanted.filter_map(|range| tail.get(&range).map(|bytes| (range, bytes)));
     Tail { size: tail.size, pieces: pieces.collect() }
@@ -239,7 +240,7 @@ fn offset_index_range(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
     extent(column.offset_index_offset()?, column.offset_index_length()?)
 }
 
-/// Runs a decoder on what was read. The offset `indexes` among it are checked before it sees them.
+/// Runs a decoder on what was read. The offset `indexes` are validated before it sees them.
 fn decode(
     object: &Object,
     mut decoder: ParquetMetaDataPushDecoder,
@@ -260,8 +261,8 @@ fn decode(
         .map_err(|error| not_parquet(object, footer_reason(&error)))
 }
 
-/// Returns the footer with the number of rows that its row groups have, which some writers leave at 0: the decoder makes
-/// no batch larger than that.
+/// Returns the footer with the row count of its row groups, which some writers leave at 0: the decoder makes no batch
+/// larger than that.
 fn with_row_count(metadata: ParquetMetaData) -> ParquetMetaData {
     let num_rows = metadata.row_groups().iter().fold(0_i64, |sum, group| sum.saturating_add(group.num_rows()));
     let file = metadata.file_metadata();
@@ -281,7 +282,7 @@ fn with_row_count(metadata: ParquetMetaData) -> ParquetMetaData {
     ParquetMetaDataBuilder::new(file).set_row_groups(row_groups).set_offset_index(offset_index).build()
 }
 
-/// Returns what the parser said, and what to do about what no parser takes.
+/// Returns the parser's message, and advice about files that no parser accepts.
 fn footer_reason(error: &ParquetError) -> String {
     let said = error.to_string();
     let said = said.strip_prefix("Parquet error: ").unwrap_or(&said);
@@ -289,7 +290,7 @@ fn footer_reason(error: &ParquetError) -> String {
     format!("{said}{hint}")
 }
 
-/// Checks the file's end and returns the length of the footer with all that follows it.
+/// Checks the file's end and returns the length of the footer with everything after it.
 fn footer_bytes(object: &Object, size: u64, tail: &Bytes) -> Result<u64> {
     let refuse = |reason: String| Err(Error::NotParquet { url: object.url.clone(), reason });
     if size < LEAST_BYTES || tail.len() < 8 || tail.len() as u64 > size {
@@ -301,7 +302,7 @@ fn footer_bytes(object: &Object, size: u64, tail: &Bytes) -> Result<u64> {
         ENCRYPTED_MAGIC => return refuse("its footer is encrypted, which is not supported".into()),
         _ if tail.starts_with(LFS_POINTER) => {
             return refuse(
-                "it is a pointer of Git LFS, in the place of a file that was not downloaded: `git lfs pull`".into(),
+                "it is a Git LFS pointer, not the file itself, which was not downloaded; run `git lfs pull`".into(),
             );
         }
         _ => return refuse("it does not end in `PAR1`: it is truncated, or another kind of file".into()),

@@ -1,4 +1,4 @@
-//! One Parquet object of a dataset, and what its footer says of its row groups.
+//! One Parquet object of a dataset, and what its footer says about its row groups.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,44 +21,44 @@ use crate::panics;
 use crate::plan::{self, Page, RowGroupLayout};
 use crate::source::Object;
 
-/// What is said where the libraries that derive Arrow types panic; what they said follows.
+/// The message if the libraries that derive Arrow types panic; theirs follows.
 const UNREADABLE_SCHEMA: &str =
-    "its schema is corrupt, or has a type that is not read, as Polars' integers of 128 bits";
+    "its schema is corrupt, or has a type that cannot be read, such as Polars' 128-bit integers";
 
-/// One Parquet object of a dataset: its footer, and how its columns become the dataset's.
+/// One Parquet object of a dataset: its footer, and the mapping of its columns to the dataset's.
 #[derive(Debug, Clone)]
 pub struct Fragment {
     pub(crate) object: Object,
-    /// The store, among the snapshot's.
+    /// The store's index among the snapshot's.
     pub(crate) store: usize,
     /// Footer, offset index, and the Arrow types to decode to.
     pub(crate) reader: ArrowReaderMetadata,
-    /// Those types, with the extension types that Parquet's own types stand for.
+    /// Those types, with the extension types that Parquet's logical types stand for.
     pub(super) schema: SchemaRef,
-    /// For each column of the dataset, the root column here; `None` where it is missing, and so NULL.
+    /// For each column of the dataset, the root column here; `None` if it is missing, and so NULL.
     pub(crate) columns: Arc<[Option<usize>]>,
-    /// The place of each root column's first leaf, and the number of leaves.
+    /// The index of each root column's first leaf, and finally the number of leaves.
     first_leaves: Arc<[u32]>,
     pub(crate) footer_digest: [u8; 32],
     /// Column indexes and bloom filters that were read with the footer.
     kept: Kept,
-    /// The path below what was listed, whose folders may be partition columns.
+    /// The path relative to what was listed, whose folders may be partition columns.
     pub(super) relative: Box<str>,
-    /// The values of the dataset's partition columns, which come after those of the objects.
+    /// The values of the dataset's partition columns, which follow the objects' columns.
     pub(super) constants: Box<[Constant]>,
     pub(super) first_constant: usize,
-    /// The bytes that the footer was parsed of, as catalogues keep them.
+    /// The bytes that the footer was parsed from, as catalogues store them.
     pub(super) packed: Bytes,
-    /// How many bytes at the object's end they are from.
+    /// How many bytes from the object's end they cover.
     pub(super) tail_bytes: u64,
 }
 
 impl Fragment {
-    /// Parses the end of an object, checks its footer and derives the Arrow types. What schemas have in common with those of
-    /// `schemas` is shared. Keeps up to `keep_bytes` of the indexes that were read with the footer.
+    /// Parses the end of an object, checks its footer and derives the Arrow types. What schemas have in common with
+    /// those of `schemas` is shared. Keeps up to `keep_bytes` of the indexes that were read with the footer.
     ///
-    /// `packed` is what `tail` was unpacked of, if it was. Returns the bytes that are missing where `tail` does not hold all
-    /// that is needed.
+    /// `packed` is what `tail` was unpacked from, if it was. Returns the missing bytes if `tail` does not have
+    /// everything.
     ///
     /// # Errors
     ///
@@ -104,44 +104,44 @@ impl Fragment {
         }))
     }
 
-    /// Returns the fragment of an object whose end a catalogue kept; `None` where that is of no use.
+    /// Returns the fragment of an object whose end a catalogue stored; `None` if that is unusable.
     pub(super) fn of_packed(source: &Source, packed: &Bytes, schemas: &Schemas) -> Option<Self> {
         let tail = Tail::unpack(packed).filter(|tail| source.object.size_bytes == Some(tail.size))?;
         Self::try_new(source, &tail, Some(packed.clone()), schemas, 0).ok()?.ok()
     }
 
-    /// Forgets the indexes that came with the footer, as where the footer is large.
+    /// Drops the indexes that came with the footer, for example if the footer is large.
     #[cfg(test)]
     pub(crate) fn forget_kept(&mut self) {
         self.kept = Kept::default();
     }
 
-    /// Returns a part of the column indexes and bloom filters, if it was kept.
+    /// Returns a range of the column indexes and bloom filters, if it was kept.
     pub(crate) fn kept(&self, range: &Range<u64>) -> Option<Bytes> {
         self.kept.get(range)
     }
 
-    /// Returns the value that a partition column of the dataset has here; `None` for other columns.
+    /// Returns the value of the dataset's partition column here; `None` for other columns.
     pub(crate) fn constant(&self, column: usize) -> Option<&Constant> {
         self.constants.get(column.checked_sub(self.first_constant)?)
     }
 
-    /// Returns a row group's part of the footer.
+    /// Returns the footer's metadata of a row group.
     pub(crate) fn row_group(&self, index: u32) -> &RowGroupMetaData {
         self.reader.metadata().row_group(index as usize)
     }
 
-    /// Returns the places of a root column's leaves, which lie together.
+    /// Returns the indices of a root column's leaves, which are contiguous.
     pub(crate) fn leaves(&self, root: usize) -> Range<usize> {
         self.first_leaves[root] as usize..self.first_leaves[root + 1] as usize
     }
 
-    /// Returns the leaf columns of a root column, in a row group.
+    /// Returns the metadata of a root column's leaves in a row group.
     fn leaves_of(&self, root: usize, row_group: u32) -> &[ColumnChunkMetaData] {
         &self.row_group(row_group).columns()[self.leaves(root)]
     }
 
-    /// Returns how many values of the dataset's column are NULL in a row group, at any depth; `None` if nobody counted.
+    /// Returns how many values of the dataset's column are NULL in a row group, at any depth; `None` if unknown.
     pub(crate) fn null_count(&self, column: usize, row_group: usize) -> Option<u64> {
         let index = u32::try_from(row_group).ok()?;
         let Some(root) = self.columns[column] else {
@@ -155,13 +155,14 @@ impl Fragment {
         self.leaves_of(root, index).iter().map(count).sum()
     }
 
-    /// Returns the bytes of the dataset's column in a row group, as they are stored.
+    /// Returns the stored bytes of the dataset's column in a row group.
     pub(crate) fn column_bytes(&self, column: usize, row_group: u32) -> u64 {
         let leaves = self.columns[column].map_or(&[][..], |root| self.leaves_of(root, row_group));
         leaves.iter().map(|leaf| unsigned(leaf.compressed_size())).fold(0, u64::saturating_add)
     }
 
-    /// Returns about what decoding the dataset's column takes in a row group: its decoded bytes, twice those of texts.
+    /// Returns the approximate cost of decoding the dataset's column in a row group: its decoded bytes, doubled for
+    /// text.
     pub(crate) fn decode_cost(&self, column: usize, row_group: u32) -> u64 {
         let leaves = self.columns[column].map_or(&[][..], |root| self.leaves_of(root, row_group));
         let cost = |leaf: &ColumnChunkMetaData| match leaf.column_type() {
@@ -171,7 +172,7 @@ impl Fragment {
         leaves.iter().map(cost).fold(0, u64::saturating_add)
     }
 
-    /// Returns the number of leaf values of the dataset's column in a row group; `None` where it is missing.
+    /// Returns the number of leaf values of the dataset's column in a row group; `None` if it is missing.
     pub(crate) fn num_leaf_values(&self, column: usize, row_group: usize) -> Option<u64> {
         let leaf = self.leaves_of(self.columns[column]?, u32::try_from(row_group).ok()?).first()?;
         u64::try_from(leaf.num_values()).ok()
@@ -182,19 +183,19 @@ impl Fragment {
         self.row_group(row_group).columns().iter().map(decoded_bytes).fold(0, u64::saturating_add)
     }
 
-    /// Returns whether a row group's pages are listed, so that some of them can be read alone.
+    /// Returns whether a row group's pages are listed, so that they can be read individually.
     pub(crate) fn has_offset_index(&self, row_group: u32) -> bool {
         let leaves = self.offset_indexes(row_group);
         leaves.is_some_and(|leaves| leaves.iter().all(|leaf| !leaf.page_locations().is_empty()))
     }
 
-    /// Returns where the pages of a row group's leaves are, if anything tells.
+    /// Returns the page locations of a row group's leaves, if known.
     pub(crate) fn offset_indexes(&self, row_group: u32) -> Option<&[OffsetIndexMetaData]> {
         let leaves = self.reader.metadata().offset_index()?.get(row_group as usize)?;
         (!leaves.is_empty()).then_some(leaves)
     }
 
-    /// Returns where the pages of a leaf of a row group are, if anything tells.
+    /// Returns the page locations of a leaf of a row group, if known.
     pub(crate) fn offset_index(&self, row_group: u32, leaf: usize) -> Option<&OffsetIndexMetaData> {
         let index = self.offset_indexes(row_group)?.get(leaf)?;
         (!index.page_locations().is_empty()).then_some(index)
@@ -223,7 +224,7 @@ impl Fragment {
     pub(crate) fn cut(&self, row_group: u32) -> Vec<u32> {
         let group = self.row_group(row_group);
         let columns = group.columns();
-        // The first of the heaviest: `max_by_key` would take the last.
+        // The first of the largest: `max_by_key` would return the last.
         let heaviest = (0..columns.len()).rev().max_by_key(|&leaf| columns[leaf].compressed_size());
         let pages = heaviest
             .filter(|_| self.has_offset_index(row_group))
@@ -254,7 +255,7 @@ pub(super) fn unsigned(bytes: i64) -> u64 {
     u64::try_from(bytes).unwrap_or(0)
 }
 
-/// Returns the bytes of a chunk's dictionary page, which lies before its data pages.
+/// Returns the bytes of a chunk's dictionary page, which precedes its data pages.
 pub(super) fn dictionary_bytes(column: &ColumnChunkMetaData) -> u64 {
     column
         .dictionary_page_offset()
@@ -281,7 +282,7 @@ pub(super) fn decoded_bytes(column: &ColumnChunkMetaData) -> u64 {
     fixed.max(unsigned(column.uncompressed_size()))
 }
 
-/// Refuses what would make later arithmetic or the decoder go wrong.
+/// Refuses metadata that would break later arithmetic or the decoder.
 fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
     for (index, row_group) in metadata.row_groups().iter().enumerate() {
         let num_rows = row_group.num_rows();
@@ -319,7 +320,7 @@ fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns whether pages lie one after another in their chunk, and begin at ascending rows of the row group.
+/// Returns whether pages follow one another in their chunk, and begin at ascending rows of the row group.
 fn is_sound(pages: &[PageLocation], chunk: Range<i64>, num_rows: i64) -> bool {
     let (mut end, mut row) = (chunk.start, 0);
     for (number, page) in pages.iter().enumerate() {

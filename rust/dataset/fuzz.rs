@@ -1,4 +1,4 @@
-//! Fuzzes what reads objects: footers and indexes, pages, and what catalogues keep of them.
+//! Fuzzes everything that reads objects: footers and indexes, pages, and their catalogue entries.
 
 #[cfg(test)]
 pub(crate) mod seeds;
@@ -35,13 +35,13 @@ use crate::stream::shelved;
 /// The bytes before the first page.
 const MAGIC: &[u8] = b"PAR1";
 
-/// Rows of a row group that are decoded: what a footer claims is no reason to wait.
+/// Maximum rows of a row group to decode, whatever the footer claims.
 const MAX_ROWS: u32 = 2000;
 
-/// What pages of an object take that are decoded.
+/// Memory limit for decoded pages of an object.
 const MAX_MEMORY_BYTES: u64 = 64 << 20;
 
-/// Row groups of an object that are looked at.
+/// Maximum row groups of an object to examine.
 const MAX_ROW_GROUPS: usize = 4;
 
 /// Opens an object, without a request.
@@ -58,8 +58,8 @@ pub(crate) fn open(body: &Bytes) -> Result<Option<Arc<Snapshot>>> {
     Snapshot::of_fragments(vec![store], vec![fragment], None).map(|snapshot| Some(Arc::new(snapshot)))
 }
 
-/// Opens an object whose footer is the end of the input, and whose bytes before that are its beginning; then asks its
-/// indexes and decodes some rows.
+/// Opens an object whose footer is the end of the input, and whose bytes before that are its beginning; then queries
+/// its indexes and decodes some rows.
 pub fn objects(data: &[u8]) {
     let mut numbers = Numbers(data);
     let before = usize::from(numbers.short()).min(numbers.0.len());
@@ -74,7 +74,7 @@ pub fn objects(data: &[u8]) {
     }
 }
 
-/// Asks what is known of a row group without decoding it.
+/// Queries everything known about a row group without decoding it.
 fn ask(snapshot: &Snapshot, row_group: RowGroupRef, body: &Bytes) {
     let fragment = snapshot.fragment(row_group);
     let spans = fragment.cut(row_group.index);
@@ -99,9 +99,9 @@ fn bytes_of(body: &Bytes, range: &Range<u64>) -> Bytes {
     body.slice(place(range.start).min(place(range.end))..place(range.end))
 }
 
-/// Decodes by our own decoders and by the `parquet` crate. They find the same, and one error is the other's, as ours leave
-/// to it what they do not take. But the crate reads pages of which no row is wanted, and compressed levels that mean nothing:
-/// where these are damaged, it gives some rows the values of others.
+/// Decodes with our own decoders and with the `parquet` crate. Their results agree, and so do their errors, since ours
+/// leave to the crate what they do not accept. But the crate reads pages of which no row is wanted, and meaningless
+/// compressed levels: if these are damaged, it gives some rows the values of others.
 fn decode_and_compare(snapshot: &Arc<Snapshot>, place: usize, body: &Bytes, set: RowSet) {
     let trial = |set| Trial::new(snapshot, place, body, set).map(|trial| trial.within(MAX_MEMORY_BYTES));
     let (Some(whole), Some(trial)) = (trial(RowSet::All), trial(set)) else { return };
@@ -116,7 +116,7 @@ fn decode_and_compare(snapshot: &Arc<Snapshot>, place: usize, body: &Bytes, set:
                 assert!(are_same(&own, &parquet) || is_damaged_elsewhere(), "{own:?} instead of {parquet:?}");
             }
             (Err(own), parquet) => {
-                // Whoever leaves lists to the crate has it read whole pages, and so finds what is missing of other rows.
+                // When lists are left to the crate, it reads whole pages, and so notices what other rows lack.
                 let is_damaged_elsewhere = || whole.clone().of_column(column).at_once(Decoders::Parquet).is_err();
                 let means_nothing = || matches!(misfit(&trial), Some(Misfit::TOO_HIGH | Misfit::OF_NONE));
                 let is_refused = parquet.is_err() || means_nothing() || is_damaged_elsewhere();
@@ -128,7 +128,7 @@ fn decode_and_compare(snapshot: &Arc<Snapshot>, place: usize, body: &Bytes, set:
     drop(trial.with_batch_rows(7).batches(Decoders::Own));
 }
 
-/// Reads texts as the numbers of their dictionary: where that can be done, they are what was decoded at once.
+/// Reads text as dictionary keys: if that is possible, the result equals what was decoded at once.
 fn compare_coded(trial: &Trial, rows: &Result<RecordBatch>) {
     for batch_rows in [usize::MAX, 7] {
         let Some(coded) = trial.clone().with_batch_rows(batch_rows).coded().filter(|coded| !coded.is_empty()) else {
@@ -142,7 +142,7 @@ fn compare_coded(trial: &Trial, rows: &Result<RecordBatch>) {
     }
 }
 
-/// Puts the rows of a trial on shelves, the last first: they are those that were decoded at once.
+/// Puts the rows of a trial on shelves, last first: the result equals what was decoded at once.
 fn compare_shelved(trial: &Trial, rows: &RecordBatch) {
     let last_first: Vec<u32> = (0..).take(rows.num_rows()).collect::<Vec<u32>>().into_iter().rev().collect();
     let shelved = shelved(trial, &rows.schema(), last_first.clone(), 3);
@@ -153,7 +153,7 @@ fn compare_shelved(trial: &Trial, rows: &RecordBatch) {
     }
 }
 
-/// Returns whether batches hold the same, any NaN for any other.
+/// Returns whether batches are equal, treating all NaNs as equal.
 fn are_same(left: &RecordBatch, right: &RecordBatch) -> bool {
     let options = FormatOptions::new().with_null("∅");
     let are_same = |left: &dyn Array, right: &dyn Array| {
@@ -166,7 +166,7 @@ fn are_same(left: &RecordBatch, right: &RecordBatch) -> bool {
     left == right || left.columns().iter().zip(right.columns()).all(|(left, right)| are_same(left, right))
 }
 
-/// Columns that our own decoders know, and some that they do not.
+/// Columns that our own decoders support, and some that they do not.
 pub(crate) fn kinds() -> Vec<(DataType, bool)> {
     let item = |data_type, is_nullable| Arc::new(Field::new("element", data_type, is_nullable));
     let flat = [
@@ -218,14 +218,14 @@ const CODECS: [fn() -> Compression; 7] = [
     || Compression::LZ4,
 ];
 
-/// What the first bytes of an input say of the chunk that the others are.
+/// What the first bytes of an input say about the chunk that follows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ChunkShape {
     pub(crate) kind: u8,
     pub(crate) codec: u8,
     pub(crate) num_rows: u16,
     pub(crate) num_values: u16,
-    /// Where the data begin, after the dictionary; 0 without one.
+    /// The offset of the data after the dictionary; 0 without one.
     pub(crate) data_start: u16,
     /// How rows are taken; see [`pages`].
     pub(crate) rows: u8,
@@ -238,7 +238,7 @@ impl ChunkShape {
         Self { kind, codec, num_rows, num_values, data_start, rows }
     }
 
-    /// Returns the input of these pages.
+    /// Returns the input for these pages.
     #[cfg(test)]
     pub(crate) fn with_pages(&self, pages: &[u8]) -> Vec<u8> {
         let mut input = vec![self.kind, self.codec, self.rows];
@@ -255,7 +255,7 @@ impl ChunkShape {
             Err(error) => return Err(ParquetError::General(error.to_string())),
         };
         let (start, len) = (MAGIC.len() as i64, i64::try_from(pages.len())?);
-        // Without lists there is one for each row; another number is refused before anybody reads pages.
+        // Without lists there is one per row; other numbers are refused before any page is read.
         let num_values = if schema.column(0).max_rep_level() > 0 { self.num_values } else { 0 };
         let data_start = i64::from(self.data_start).min(len);
         let chunk = ColumnChunkMetaData::builder(schema.column(0))
@@ -277,7 +277,7 @@ impl ChunkShape {
         let file = FileMetaData::new(2, num_rows, None, Some(key_values), Arc::clone(schema), None);
         let metadata = ParquetMetaDataBuilder::new(file).set_row_groups(vec![row_group]).build();
         let mut body = [MAGIC, pages].concat();
-        // It counts where it is from what it wrote itself.
+        // It counts from the first byte that it wrote itself.
         let mut footer = Vec::new();
         ParquetMetaDataWriter::new(&mut footer, &metadata).finish()?;
         body.extend(footer);
@@ -310,7 +310,7 @@ pub fn pages(data: &[u8]) {
     decode_and_compare(&snapshot, 0, &body, set);
 }
 
-/// Reads what lies at the end of objects: footers, offset and column indexes, bloom filters.
+/// Reads what is at the end of objects: footers, offset and column indexes, bloom filters.
 pub fn footers(data: &[u8]) {
     drop(thrift::check_footer(data));
     drop(thrift::check_offset_index(data));
@@ -320,8 +320,8 @@ pub fn footers(data: &[u8]) {
     drop(open(&Bytes::from([MAGIC, data, &footer_bytes.to_le_bytes(), MAGIC].concat())));
 }
 
-/// Reads what is kept elsewhere: packed footers, packs of them, and manifests, whose checksum and compression are made
-/// here, as whoever writes a hostile one would.
+/// Reads what is stored elsewhere: packed footers, packs of them, and manifests, whose checksum and compression are
+/// added here, as a hostile writer would.
 pub fn manifests(data: &[u8]) {
     drop(Tail::unpack(data));
     pack::fuzz(data);

@@ -1,7 +1,7 @@
 //! Column indexes and bloom filters that were read with a footer.
 //!
-//! They lie right before the footer, so the read of a small object's end has them. Copies are kept, as far as a number of
-//! bytes goes: filters that can use them need not ask for them.
+//! They are right before the footer, so the read of a small object's end includes them. Copies are kept, up to a number
+//! of bytes: filters that can use them need not request them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::source::coalesce;
 pub(super) struct Kept(Arc<[(Range<u64>, Bytes)]>);
 
 impl Kept {
-    /// Copies the column indexes of the object of `metadata` that are among what was read, then its bloom filters, as far as
-    /// `keep_bytes` go.
+    /// Copies the column indexes of the object of `metadata` that are among what was read, then its bloom filters,
+    /// within `keep_bytes`.
     pub(super) fn of(metadata: &ParquetMetaData, read: &[(Range<u64>, Bytes)], mut keep_bytes: u64) -> Self {
         let columns = || metadata.row_groups().iter().flat_map(|group| group.columns());
         let indexes =
@@ -33,7 +33,7 @@ impl Kept {
                 let place = |offset: u64| usize::try_from(offset - have.start).unwrap_or(bytes.len());
                 let Some(part) = bytes.get(place(range.start)..place(range.end)) else { continue };
                 keep_bytes -= range.end - range.start;
-                // A slice would hold all that was read with it.
+                // A slice would keep everything alive that was read with it.
                 kept.push((range, Bytes::copy_from_slice(part)));
             }
         }

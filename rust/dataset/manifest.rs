@@ -1,4 +1,5 @@
-//! A snapshot as bytes: its objects, their sizes and e-tags, their splits, and what their footers were parsed of.
+//! A snapshot as bytes: its objects, their sizes and e-tags, their splits, and the bytes that their footers were parsed
+//! from.
 //!
 //! ```text
 //! magic and version   8 bytes
@@ -8,8 +9,8 @@
 //! ```
 //!
 //! Saved as an object it is a manifest, which opens a dataset without listing and without reading footers. Objects are
-//! read only if they still have their e-tags. It holds no credentials; what another process of the same program is
-//! given may.
+//! read only if they still have the same e-tags. A manifest has no credentials; what is passed to another process of
+//! the same program may.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -26,12 +27,12 @@ use crate::error::{Error, Result};
 use crate::secrets;
 use crate::source::{self, Location, Object, Store, StoreKey, Written};
 
-/// The end of a manifest's name.
+/// Suffix of a manifest's name.
 const EXTENSION: &str = ".forebay";
 
 pub(super) const MAGIC: &[u8; 8] = b"FBSNAP\0\x01";
 
-/// The most bytes of a header: that of some ten million objects.
+/// Maximum size of a header: that of some ten million objects.
 const MAX_HEADER_BYTES: u64 = 1 << 30;
 
 const ZSTD_LEVEL: i32 = 3;
@@ -40,47 +41,47 @@ const ZSTD_LEVEL: i32 = 3;
 struct Header {
     stores: Vec<(StoreKey, BTreeMap<String, String>)>,
     objects: Vec<SavedObject>,
-    /// Names with the numbers of their objects.
+    /// Names with the indices of their objects.
     splits: Vec<(String, Vec<usize>)>,
-    /// Of each split.
+    /// For each split.
     fingerprints: Vec<String>,
-    /// Of each split, where it is of a repository.
+    /// For each split, if it is from a repository.
     #[serde(default)]
     commits: Vec<Option<String>>,
-    /// Of each store, the names of the options that were left out because they are secrets.
+    /// For each store, the names of options that were left out because they are secret.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     withheld: Vec<Vec<String>>,
-    /// Of the objects whose URLs say more than their keys, the numbers and what is sent, in hex.
+    /// For objects whose URLs have more than their keys: the indices, and what is sent, in hex.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     written: Vec<(usize, String)>,
 }
 
-/// Who is to read what is written, and so which options of the stores are in it.
+/// The intended reader, which determines what store options are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
-    /// Whoever finds it: none.
+    /// Anybody who finds it: no options.
     Anybody,
-    /// Another process, nobody knows whose: all but secrets, whose names are written.
+    /// Another process of unknown ownership: all but secrets, whose names are written.
     Strangers,
-    /// A process that this one starts: all.
+    /// A process started by this one: all options.
     OurOwn,
 }
 
-/// Store, key, size, e-tag, path below what was listed, bytes of the packed footer.
+/// Store, key, size, e-tag, relative path, bytes of the packed footer.
 type SavedObject = (usize, String, Option<u64>, Option<String>, String, usize);
 
-/// What [`decode`] finds.
+/// The result of [`decode`].
 #[derive(Debug)]
 pub(super) struct Saved {
     pub(super) stores: Vec<(StoreKey, BTreeMap<String, String>)>,
     pub(super) sources: Vec<Source>,
     /// For each source.
     pub(super) packed: Vec<Bytes>,
-    /// Names with the numbers of their sources; every source is in one at most.
+    /// Names with the indices of their sources; every source is in at most one.
     pub(super) splits: Vec<(String, Vec<usize>)>,
     pub(super) fingerprints: Vec<String>,
     pub(super) commits: Vec<Option<String>>,
-    /// For each store, the names of options that it had and that are secrets.
+    /// For each store, the names of its secret options.
     pub(super) withheld: Vec<Vec<String>>,
 }
 
@@ -113,7 +114,7 @@ pub(super) fn encode(splits: &[(&str, &Snapshot)], audience: Audience) -> Vec<u8
     [&MAGIC[..], &Sha256::digest(&body), &body].concat()
 }
 
-/// Returns the place of `store` in the header, which gets it if it has it not.
+/// Returns the index of `store` in the header, adding it if necessary.
 fn place_of(header: &mut Header, store: &Store, audience: Audience) -> usize {
     if let Some(place) = header.stores.iter().position(|(key, _)| key == store.key()) {
         return place;
@@ -127,12 +128,12 @@ fn place_of(header: &mut Header, store: &Store, audience: Audience) -> usize {
     header.stores.len() - 1
 }
 
-/// Writes options in hex: nobody reads a secret in passing, in a log or a dump. It is no protection.
+/// Encodes options in hex, so that secrets are not visible in a log or a dump. This is no protection.
 fn veiled(options: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     options.iter().map(|(name, value)| (name.clone(), hex(value))).collect()
 }
 
-/// Reads what [`veiled`] wrote; what it did not write is as good as no value.
+/// Decodes what [`veiled`] wrote; anything else counts as no value.
 fn unveiled(options: BTreeMap<String, String>) -> BTreeMap<String, String> {
     options.into_iter().map(|(name, value)| (name, of_hex(&value).unwrap_or_default())).collect()
 }
@@ -147,9 +148,9 @@ fn of_hex(text: &str) -> Option<String> {
     String::from_utf8(bytes?).ok()
 }
 
-/// Returns what [`encode`] wrote, checked; an error says what is wrong with other bytes.
+/// Decodes and checks what [`encode`] wrote; the error says what is wrong with other bytes.
 pub(super) fn decode(bytes: &Bytes) -> Result<Saved, String> {
-    let rest = bytes.strip_prefix(&MAGIC[..7]).ok_or("it is none: it does not begin as manifests do")?;
+    let rest = bytes.strip_prefix(&MAGIC[..7]).ok_or("it is not a manifest: it does not begin like one")?;
     let rest = rest.strip_prefix(&MAGIC[7..]).ok_or("it was written by another version of Forebay")?;
     let (checksum, body) = rest.split_first_chunk::<32>().ok_or("it is truncated")?;
     if Sha256::digest(body)[..] != checksum[..] {
@@ -179,7 +180,7 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Saved, String> {
     for (number, text) in header.written {
         let written = of_hex(&text).and_then(|text| Written::try_new(&text));
         let source = sources.get_mut(number).filter(|_| written.is_some());
-        source.ok_or_else(|| format!("object {number}: its URL is none"))?.object.written = written;
+        source.ok_or_else(|| format!("object {number}: its URL is not valid"))?.object.written = written;
     }
     let Header { stores, splits, fingerprints, commits, mut withheld, .. } = header;
     withheld.resize_with(stores.len(), Vec::new);
@@ -187,11 +188,11 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Saved, String> {
     Ok(Saved { stores, sources, packed, splits, fingerprints, commits, withheld })
 }
 
-/// Refuses numbers that point nowhere, and stores that are none.
+/// Refuses indices out of range, and invalid stores.
 fn check(header: &Header, footer_bytes: usize) -> Result<(), String> {
     let Header { stores, objects, splits, fingerprints, .. } = header;
     if let Some((key, _)) = stores.iter().find(|(key, _)| !key.is_sound()) {
-        return Err(format!("`{key:?}` is no store"));
+        return Err(format!("`{key:?}` is not a store"));
     }
     if let Some(store) = objects.iter().map(|object| object.0).find(|store| *store >= stores.len()) {
         return Err(format!("store {store} is missing; it has {}", stores.len()));
@@ -214,7 +215,7 @@ fn check(header: &Header, footer_bytes: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns whether a location is that of a manifest, by its name.
+/// Returns whether a location's name is that of a manifest.
 pub(super) fn is_manifest(location: &Location) -> bool {
     let is_named = location.path.as_ref().ends_with(EXTENSION) && location.glob.is_none() && !location.is_folder;
     let is_folder = || location.store == StoreKey::Local && std::path::Path::new(&location.url()).is_dir();
@@ -228,13 +229,14 @@ pub(super) async fn read(location: &Location, options: &BTreeMap<String, String>
     let options = Written::options(location.written.as_ref());
     let answer = connection.client.get_opts(&location.path, options).await.map_err(failed)?;
     let bytes = answer.bytes().await.map_err(failed)?;
-    // Its checksum and header take long where it is large.
+    // Verifying the checksum and parsing the header take long if it is large.
     let decoded = connection.io.spawn_blocking(move || decode(&bytes)).await;
     let decoded = decoded.map_err(|_| Error::Closed { reason: "cancelled" })?;
     decoded.map_err(|reason| Error::Manifest { url: location.text.clone(), reason })
 }
 
-/// Writes the manifest of `splits` to `uri`: one request. Options are those of `uri`'s store, by default the snapshots'.
+/// Writes the manifest of `splits` to `uri`: one request. Options are those of `uri`'s store, by default the
+/// snapshots'.
 pub(super) async fn save(splits: &[(&str, &Snapshot)], uri: &str, options: &BTreeMap<String, String>) -> Result<()> {
     let location = Location::parse(uri)?;
     if !is_manifest(&location) {
@@ -243,7 +245,7 @@ pub(super) async fn save(splits: &[(&str, &Snapshot)], uri: &str, options: &BTre
     }
     let objects = || splits.iter().flat_map(|(_, snapshot)| &snapshot.fragments).map(|fragment| &fragment.object);
     if let Some(Object { url, .. }) = objects().find(|object| object.written.is_some()) {
-        let reason = "a manifest holds no queries, which may be signatures, and no `%2F`: such URLs cannot be in one";
+        let reason = "a manifest cannot hold URLs with a query, which may be a signature, or with `%2F`";
         return Err(Error::Uri { uri: url.clone(), reason: reason.into() });
     }
     let stores = splits.iter().flat_map(|(_, snapshot)| &snapshot.stores);
@@ -257,7 +259,7 @@ pub(super) async fn save(splits: &[(&str, &Snapshot)], uri: &str, options: &BTre
     put.map(drop).map_err(|source| source::error(&location.text, source))
 }
 
-/// Returns the store of a manifest; options are of the objects' stores as well, so they may mean nothing to a local one.
+/// Returns the store of a manifest; options may also be meant for the objects' stores, so a local one ignores them.
 fn store_of(location: &Location, options: &BTreeMap<String, String>) -> Result<Store> {
     let is_local = location.store == StoreKey::Local;
     let options = if is_local { const { &BTreeMap::new() } } else { options };
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!(of("[]"), Ok(None));
         for (number, text) in [(1, hex("/x")), (0, hex("/ x")), (0, "f".to_owned())] {
             let wrong = format!(r#"[[{number},"{text}"]]"#);
-            assert!(of(&wrong).is_err_and(|said| said.contains("its URL is none")), "{wrong}");
+            assert!(of(&wrong).is_err_and(|said| said.contains("its URL is not valid")), "{wrong}");
         }
     }
 
@@ -342,7 +344,7 @@ mod tests {
 
     #[test]
     fn what_is_no_manifest_says_so() {
-        assert!(decode(&Bytes::from_static(b"PAR1")).unwrap_err().contains("none"));
+        assert!(decode(&Bytes::from_static(b"PAR1")).unwrap_err().contains("not a manifest"));
         assert!(decode(&Bytes::from_static(b"FBSNAP\0\x02")).unwrap_err().contains("another version"));
     }
 }

@@ -1,4 +1,4 @@
-//! What a dataset is made of when it is opened: objects, their footers, one schema.
+//! What a dataset consists of when it is opened: objects, their footers, one schema.
 
 mod cost;
 mod find;

@@ -1,4 +1,4 @@
-//! Opens objects: their footers come from a manifest, from the catalogue cache, or in one request each.
+//! Opens objects: their footers come from a manifest, from the catalogue cache, or from one request each.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use crate::io::Io;
 use crate::metrics::{Counted, Metrics, Progress, Stage};
 use crate::source::{Connection, Listed, Object, Store, StoreKey, list_below};
 
-/// Known footers that are parsed on a thread before it looks for other work.
+/// Known footers that a thread parses before it looks for other work.
 const PARSED_AT_ONCE: usize = 64;
 
-/// Sources of which some are to be opened.
+/// Sources, some of which are to be opened.
 #[derive(Debug)]
 pub(super) struct Unopened<'a> {
     pub(super) stores: &'a [Store],
     pub(super) sources: Vec<Source>,
-    /// The packed footers of the sources, where they are known.
+    /// The packed footers of the sources, if known.
     pub(super) packed: Vec<Option<Bytes>>,
-    /// The numbers of those to open.
+    /// The indices of those to open.
     pub(super) members: BTreeSet<usize>,
 }
 
-/// What was opened.
+/// The opened objects.
 #[derive(Debug)]
 pub(super) struct Opened {
-    /// Of each source: none of those that were not asked for, several of a folder whose name is that of an object.
+    /// For each source: none if it was not requested, several for a folder with the name of an object.
     pub(super) fragments: Vec<Vec<Fragment>>,
     /// What a user may want to know.
     pub(super) notes: Vec<String>,
@@ -50,20 +50,20 @@ struct Shared {
     keys: Vec<StoreKey>,
     tail_size: TailSize,
     schemas: Arc<Schemas>,
-    /// Of each object's column indexes and bloom filters.
+    /// Per object, for column indexes and bloom filters.
     keep_bytes: u64,
 }
 
 /// The objects of one store whose footers may be in the cache.
 struct Cached {
     key: Vec<String>,
-    /// With their objects as they are kept, as they were before any of their footers was read.
+    /// With their objects as cached, as they were before any of their footers was read.
     members: Vec<(usize, Object)>,
     pack: Pack,
 }
 
 impl Unopened<'_> {
-    /// Parses the footers that are known, reads the others, and keeps those in `cache`.
+    /// Parses known footers, reads the others, and stores those in `cache`.
     pub(super) async fn open(mut self, cache: Option<&Cache>, progress: &Progress) -> Result<Opened> {
         let metrics = Arc::new(Metrics::default());
         let connect = |store: &Store| Ok(store.connect()?.with_metrics(&metrics).at(Stage::Footers));
@@ -103,7 +103,7 @@ impl Unopened<'_> {
         Ok(Opened { fragments, notes, footers: metrics.of(Stage::Footers) })
     }
 
-    /// Takes the footers that `cache` has of the members.
+    /// Takes the footers of the members that `cache` has.
     async fn look_up(&mut self, io: &Io, cache: &Cache) -> Result<Vec<Cached>> {
         let mut found = Vec::new();
         for (store, of) in self.stores.iter().enumerate() {
@@ -131,7 +131,7 @@ impl Unopened<'_> {
         Ok(found)
     }
 
-    /// Parses the footers that are known, on all cores. One that is of no use is read again.
+    /// Parses known footers, on all cores. Unusable ones are read again.
     async fn parse_known(&self, io: &Io, shared: &Shared, progress: &Progress) -> Result<Vec<Vec<Fragment>>> {
         let known: Vec<(usize, Source, Bytes)> = self
             .members
@@ -160,7 +160,7 @@ impl Unopened<'_> {
         Ok(fragments)
     }
 
-    /// Puts the footers that were read into the cache.
+    /// Stores the footers that were read in the cache.
     async fn keep(
         &self,
         io: &Io,
@@ -174,7 +174,7 @@ impl Unopened<'_> {
             let mut has_new = false;
             for (member, object) in members.iter().filter(|(member, _)| is_new[*member]) {
                 let is_settled = pack::is_settled(self.stores[self.sources[*member].store].key(), object);
-                // The version that was listed: an answer of another one is an error.
+                // The version that was listed: a response with another one is an error.
                 if let Some(read) = fragments[*member].first().filter(|_| is_settled) {
                     pack.insert(object, &read.object, read.packed.clone());
                     has_new = true;
@@ -189,10 +189,10 @@ impl Unopened<'_> {
     }
 }
 
-/// Opens an object, or the objects below it if it is a folder after all.
+/// Opens an object, or the objects below it if it turns out to be a folder.
 ///
-/// An object that is named costs no request before that for its footer, so whether it is one is found out here. Spark
-/// writes folders whose names end in `.parquet`.
+/// A named object costs no request before that for its footer, so only this shows whether it is one. Spark writes
+/// folders whose names end in `.parquet`.
 async fn open_object(shared: &Shared, source: &Source) -> Result<Vec<Fragment>> {
     let is_known = source.object.size_bytes.is_some();
     match open_fragment(shared, source.clone()).await {

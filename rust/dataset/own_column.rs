@@ -1,4 +1,4 @@
-//! A column of a row group that our own decoders read, as long as they can.
+//! A column of a row group that is read by our own decoders, as far as they can.
 
 use std::mem;
 use std::ops::Range;
@@ -15,14 +15,14 @@ use crate::rows::{RowSet, row};
 
 /// A column that is read from its first wanted row to the last.
 ///
-/// Where its pages turn out to be nothing for our decoders, the `parquet` crate reads the rest of the same bytes. Of lists it
-/// reads whole pages then, and what is wanted is taken of them: it counts the levels of a page that it reads to the end, and
-/// takes those of other rows where it passes over some.
+/// If its pages turn out to be unsupported, the `parquet` crate reads the rest from the same bytes. For lists it then
+/// reads whole pages, from which the wanted rows are taken: it counts the levels of pages that it reads completely, but
+/// takes those of other rows when it skips some.
 pub(super) struct OwnColumn {
     root: usize,
     plan: ColumnPlan,
     rows: WantedRows,
-    /// For the other decoder, and for who begins again.
+    /// For the other decoder, and for rewinding.
     fetched: FetchedRanges,
     num_read: usize,
     state: State,
@@ -38,7 +38,7 @@ enum State {
 }
 
 impl OwnColumn {
-    /// Returns the object's root column `root`, of which `fetched` holds what was planned.
+    /// Returns the object's root column `root`, given what was planned in `fetched`.
     pub(super) fn new(
         root: usize,
         plan: ColumnPlan,
@@ -66,14 +66,14 @@ impl OwnColumn {
         self.rows.num_rows
     }
 
-    /// Begins again with the first row.
+    /// Rewinds to the first row.
     pub(super) fn rewind(&mut self) {
         let scratch = mem::replace(&mut self.state, State::Failed).into_scratch();
         let column = self.plan.open(&self.rows.set, self.fetched.bodies.clone(), self.rows.memory_bytes, scratch);
         (self.num_read, self.state) = (0, State::Own(column));
     }
 
-    /// Gives back the bytes. Nothing is read any more.
+    /// Frees the bytes. Nothing is read any more.
     pub(super) fn close(&mut self) {
         self.fetched = FetchedRanges::default();
         self.state = State::Closed(mem::replace(&mut self.state, State::Failed).into_scratch());
@@ -82,7 +82,7 @@ impl OwnColumn {
     /// Returns the next rows.
     pub(super) fn read(&mut self, num_rows: usize) -> Result<ArrayRef> {
         if let State::Own(column) = &mut self.state {
-            // What a decoder finds wrong is for the other one to say, a panic included.
+            // A decoder's errors, including panics, are left for the other one to report.
             let read = panics::caught(|| column.read(num_rows));
             if let Ok(Ok(array)) = read {
                 self.num_read += num_rows;
@@ -109,7 +109,7 @@ impl OwnColumn {
         Ok(array)
     }
 
-    /// Takes some of the next rows, as [`Column::take_items`] does.
+    /// Takes some of the next rows, like [`Column::take_items`].
     pub(super) fn take_items(&mut self, num_rows: usize, row_len: usize, width: usize) -> Option<(usize, Items<'_>)> {
         let State::Own(column) = &mut self.state else { return None };
         let (num_taken, items) = column.take_items(num_rows, row_len, width)?;
@@ -117,13 +117,13 @@ impl OwnColumn {
         Some((num_taken, items))
     }
 
-    /// Hands what is left of the column to the other decoder.
+    /// Passes the rest of the column to the other decoder.
     fn reopen(&self) -> Result<ForeignColumn> {
         let wanted = if self.num_read == 0 { self.rows.clone() } else { self.rows.after(self.num_read) };
         let fragment = wanted.snapshot.fragment(wanted.row_group);
         let leaves = fragment.leaves(self.root);
         let leaf = leaves.start;
-        // Pages of several leaves end with different rows.
+        // Pages of several leaves end at different rows.
         let is_of_lists = leaves.len() == 1 && fragment.reader.parquet_schema().column(leaf).max_rep_level() > 0;
         let read = if is_of_lists { wanted.of_whole_pages(leaf) } else { wanted.clone() };
         let (columns, ranges) = ParquetColumns::try_new(&read, vec![self.root])?;
@@ -136,7 +136,7 @@ impl OwnColumn {
         Ok(ForeignColumn { reader: columns.open(read, fetched)?, num_left, sieve, pending: Vec::new() })
     }
 
-    /// Gives back the memory for the next column.
+    /// Returns the memory for the next column.
     pub(super) fn into_scratch(self) -> Scratch {
         self.state.into_scratch()
     }
@@ -157,14 +157,14 @@ struct ForeignColumn {
     reader: ParquetReader,
     /// Rows that it has not read yet.
     num_left: usize,
-    /// Takes of them what is wanted; `None` where all are.
+    /// Picks the wanted rows; `None` if all are wanted.
     sieve: Option<Sieve>,
     /// What is left of the last batch.
     pending: Vec<ArrayRef>,
 }
 
 impl ForeignColumn {
-    /// Returns the next of the rows that are asked for, exactly so many.
+    /// Returns exactly the next `num_rows` requested rows.
     fn read(&mut self, num_rows: usize) -> Result<Result<ArrayRef, ArrowError>> {
         let mut taken: Vec<ArrayRef> = Vec::new();
         let (mut missing, mut num_bytes) = (num_rows, 0);
@@ -198,7 +198,7 @@ impl ForeignColumn {
         }
         if let Some(sieve) = &mut self.sieve {
             sieve.num_left = sieve.num_left.saturating_sub(num_rows);
-            // What follows the last of them shows whether its page is whole.
+            // What follows the last row shows whether its page is complete.
             let is_done = sieve.num_left == 0;
             while is_done && self.num_left > 0 {
                 self.next_batch()?;
@@ -228,7 +228,7 @@ struct Sieve {
 }
 
 impl Sieve {
-    /// Returns what is wanted of the next batch.
+    /// Returns the wanted rows of the next batch.
     fn kept(&mut self, array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
         let (mut kept, mut num_passed) = (Vec::new(), 0);
         while num_passed < array.len() {

@@ -1,8 +1,8 @@
-//! The catalogue cache: packed footers on disk, so that opening again needs nothing but the listing.
+//! The catalogue cache: packed footers on disk, so that reopening a dataset needs only the listing.
 //!
-//! One entry of the [cache](crate::cache) holds the footers of all objects below a folder of a store: thousands of small
-//! files would be slow to open. A footer is found by its object's path, size and e-tag, so a stale one cannot be. When
-//! several processes write at once the last one stands, and what it lacks costs a request the next time.
+//! One entry of the [cache](crate::cache) holds the footers of all objects below a folder of a store: thousands of
+//! small files would be slow to open. A footer is found by its object's path, size and e-tag, so it cannot be stale. If
+//! several processes write at once, the last one wins, and what it lacks costs a request the next time.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -14,13 +14,13 @@ use super::fingerprint::common_folder;
 use crate::cache::{Cache, Found};
 use crate::source::{Object, Store, StoreKey, status_changed};
 
-/// The name of these entries among the process's, and their layout.
+/// The cache kind of these entries, including the version of their layout.
 pub(super) const KIND: &str = "footers-1";
 
-/// Footers that nobody used for so long are left out when their entry is written again.
+/// Footers unused for this long are left out when their entry is rewritten.
 const MAX_IDLE_DAYS: u32 = 30;
 
-/// A local file that changed less than this before it was read may change again without getting another time.
+/// A local file that changed less than this before it was read may change again without a new modification time.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 /// The first half of a SHA-256.
@@ -30,22 +30,22 @@ type Id = [u8; 16];
 #[derive(Debug, Default)]
 pub(super) struct Pack {
     entries: HashMap<Id, Entry>,
-    /// What was found damaged, if anything was.
+    /// What was found to be damaged, if anything.
     pub(super) damage: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     path: Id,
-    /// When it was used last, in days since 1970.
+    /// When it was last used, in days since 1970.
     day: u32,
-    /// As answers give it: listings may leave out the quotes.
+    /// As in responses: listings may omit the quotes.
     e_tag: String,
     packed: Bytes,
 }
 
 impl Pack {
-    /// Returns what is kept under `key`: nothing where there is nothing that can be read.
+    /// Returns the entry for `key`; empty if none can be read.
     pub(super) fn load(cache: &Cache, key: &[String]) -> Self {
         let key: Vec<&str> = key.iter().map(String::as_str).collect();
         let damage = match cache.get(&key) {
@@ -60,27 +60,27 @@ impl Pack {
         Self { damage: Some(damage), ..Self::default() }
     }
 
-    /// Keeps all of it under `key`, if the disk allows; a cache that cannot be written is none.
+    /// Stores everything under `key`, if the disk allows; returns whether it did.
     pub(super) fn save(&self, cache: &Cache, key: &[String]) -> bool {
         let key: Vec<&str> = key.iter().map(String::as_str).collect();
         cache.put(&key, &encode(&self.entries))
     }
 
-    /// Returns the packed footer of this very version of an object, and its e-tag as the store answers.
+    /// Returns the packed footer of exactly this version of an object, and its e-tag as the store sends it.
     pub(super) fn get(&mut self, object: &Object) -> Option<(Bytes, String)> {
         let entry = self.entries.get_mut(&id_of(object)?.1)?;
         entry.day = today();
         Some((entry.packed.clone(), entry.e_tag.clone()))
     }
 
-    /// Keeps the packed footer of an object as `listed`, which is `read` in the store's answer.
+    /// Stores the packed footer of an object that was `listed`, and was `read` with the store's response.
     pub(super) fn insert(&mut self, listed: &Object, read: &Object, packed: Bytes) {
         if let Some(((path, version), e_tag)) = id_of(listed).zip(read.e_tag.clone()) {
             self.entries.insert(version, Entry { path, day: today(), e_tag, packed });
         }
     }
 
-    /// Drops what is of no use any more: other versions of `objects`, and what nobody used for long.
+    /// Drops useless footers: other versions of `objects`, and those long unused.
     pub(super) fn tidy<'a>(&mut self, objects: impl Iterator<Item = &'a Object>) {
         let current: HashMap<Id, Id> = objects.filter_map(id_of).collect();
         let least_day = today().saturating_sub(MAX_IDLE_DAYS);
@@ -99,8 +99,8 @@ pub(super) fn key_of<'a>(store: &Store, objects: impl Iterator<Item = &'a Object
     key
 }
 
-/// Returns an object as it is kept: of a local file the tag says when anything of it changed, too, for its own time may be set
-/// back to what it was before its bytes changed. A file of other rights costs another read.
+/// Returns an object as it is cached: a local file's tag also includes its status change time, since the modification
+/// time may be set back after its bytes changed. Changed permissions cost another read.
 pub(super) fn as_kept(store: &StoreKey, object: &Object) -> Object {
     let changed = (*store == StoreKey::Local).then(|| status_changed(&object.path)).flatten();
     let mut kept = object.clone();
@@ -110,13 +110,13 @@ pub(super) fn as_kept(store: &StoreKey, object: &Object) -> Object {
     kept
 }
 
-/// Returns whether an object's footer may be looked up: the listing told which version of it is there.
+/// Returns whether an object's footer may be cached: the listing identified its version.
 pub(super) fn is_cacheable(object: &Object) -> bool {
     id_of(object).is_some()
 }
 
-/// Returns whether an object is certain to get another tag when it changes. Local files have the time of their change,
-/// whose steps are coarse.
+/// Returns whether an object is certain to get another tag when it changes. Local files have a modification time, which
+/// is coarse.
 pub(super) fn is_settled(store: &StoreKey, object: &Object) -> bool {
     let changed = || {
         let micros = object.e_tag.as_deref()?.trim_matches('"').split('-').nth(1)?;
@@ -126,7 +126,7 @@ pub(super) fn is_settled(store: &StoreKey, object: &Object) -> bool {
     *store != StoreKey::Local || changed().is_some_and(|changed| changed + SETTLED_AFTER < since_epoch)
 }
 
-/// Returns what identifies an object's path and its version; `None` without a strong e-tag.
+/// Returns a hash of an object's path, and one of its version; `None` without a strong e-tag.
 fn id_of(object: &Object) -> Option<(Id, Id)> {
     let tag = object.e_tag.as_deref().filter(|tag| !tag.starts_with("W/") && !tag.is_empty())?;
     let path = object.path.as_ref();
@@ -163,7 +163,7 @@ fn encode(entries: &HashMap<Id, Entry>) -> Vec<u8> {
     bytes
 }
 
-/// Reads any bytes: what is accepted is written and read again as the same.
+/// Reads arbitrary bytes: accepted ones survive a round trip.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) {
     if let Some(entries) = decode(&Bytes::copy_from_slice(bytes)) {
@@ -171,7 +171,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
     }
 }
 
-/// Returns what [`encode`] wrote; `None` for other bytes.
+/// Decodes what [`encode`] wrote; `None` for other bytes.
 fn decode(bytes: &Bytes) -> Option<HashMap<Id, Entry>> {
     let mut entries = HashMap::new();
     let mut rest = &bytes[..];

@@ -1,24 +1,24 @@
-//! What a catalogue keeps of an object: its footer and offset indexes, the very bytes, compressed.
+//! What a catalogue stores for an object: the raw bytes of its footer and offset indexes, compressed.
 //!
-//! They go through the same checks as bytes that a store has just given: nothing that was parsed is kept.
+//! They pass the same checks as bytes from a store: nothing is stored in parsed form.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
-/// How bytes are packed.
+/// Compression of the bytes.
 mod codec {
     pub(super) const RAW: u8 = 0;
     pub(super) const ZSTD: u8 = 1;
 }
 
-/// Fast: the bytes are packed while an object is opened.
+/// Fast, since bytes are compressed while an object is opened.
 const ZSTD_LEVEL: i32 = 1;
 
-/// The most that packed bytes may claim to unfold to, for each of theirs. Footers repeat themselves less.
+/// Maximum claimed compression ratio. Footers are less repetitive.
 const MAX_RATIO: usize = 1 << 10;
 
-/// The most that they may claim in all: a footer tells its length in 31 bits.
+/// Maximum claimed uncompressed size: a footer's length has 31 bits.
 const MAX_RAW_BYTES: usize = 2 << 30;
 
 /// The end of an object: its size, and the ranges that were read, with their bytes.
@@ -67,7 +67,7 @@ impl Tail {
         packed.into()
     }
 
-    /// Returns the tail that [`Self::pack`] made these bytes of; `None` for other bytes.
+    /// Restores the tail from what [`Self::pack`] returned; `None` for other bytes.
     pub(super) fn unpack(packed: &[u8]) -> Option<Self> {
         let (&[codec], rest) = packed.split_first_chunk::<1>()?;
         let (raw_len, data) = rest.split_first_chunk::<8>()?;
@@ -98,7 +98,7 @@ impl Tail {
     }
 }
 
-/// Returns whether so many compressed bytes may be so many others.
+/// Returns whether the claimed uncompressed length is plausible.
 fn may_unfold(num_bytes: usize, raw_len: usize) -> bool {
     raw_len <= MAX_RAW_BYTES && raw_len / MAX_RATIO <= num_bytes
 }

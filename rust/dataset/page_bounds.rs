@@ -1,7 +1,7 @@
 //! The bounds of a column's pages, from its column index.
 //!
-//! Column indexes are not kept with the footer: their bounds take more memory than everything else together. Who can use
-//! one asks where it lies, gets its bytes, and has them parsed here, with what they claim checked before it is believed.
+//! Column indexes are not kept with the footer: their bounds take more memory than everything else together. Callers
+//! ask where one is, fetch its bytes, and have them parsed here, with their claims checked.
 
 use std::ops::Range;
 
@@ -22,21 +22,21 @@ const MINS_FIELD: i16 = 2;
 const MAXES_FIELD: i16 = 3;
 const NULL_COUNTS_FIELD: i16 = 5;
 
-/// What the index of one column chunk says of its pages; one entry for each.
+/// The column index of one column chunk; one entry per page.
 #[derive(Debug)]
 pub(crate) struct PageBounds {
     /// The first rows of the pages, ascending from 0.
     pub(crate) first_rows: Vec<u32>,
-    /// Lower bounds, of the object's type; NULL where there are none.
+    /// Lower bounds, of the object's type; NULL if there is none.
     pub(crate) mins: ArrayRef,
     /// Upper bounds.
     pub(crate) maxes: ArrayRef,
-    /// The numbers of NULLs, if they were counted.
+    /// The numbers of NULLs, if known.
     pub(crate) null_counts: Option<Vec<u64>>,
 }
 
 impl Fragment {
-    /// Returns where the column index of a root column lies; `None` where it could not decide more than the row group's
+    /// Returns the range of a root column's column index; `None` if it could not decide more than the row group's
     /// statistics: for nested columns, for a single page, and for values whose order the writer left undefined.
     pub(crate) fn column_index_range(&self, row_group: u32, root: usize) -> Option<Range<u64>> {
         let leaf = self.flat_leaf(root)?;
@@ -50,7 +50,7 @@ impl Fragment {
         (is_ordered && is_inside && num_pages > 1).then_some(start..end)
     }
 
-    /// Parses the column index of a root column; `None` where it contradicts itself or the offset index.
+    /// Parses the column index of a root column; `None` if it contradicts itself or the offset index.
     pub(crate) fn page_bounds(&self, row_group: u32, root: usize, index: &[u8]) -> Option<PageBounds> {
         let leaf = self.flat_leaf(root)?;
         let descriptor = self.row_group(row_group).column(leaf).column_descr();
@@ -69,7 +69,7 @@ impl Fragment {
             _ => parsed.null_counts.clone(),
         };
         let bounds = parsed.bounds(descriptor.physical_type())?;
-        // A schema of this column alone, so that the converter finds it at 0.
+        // The schema has only this column, so that the converter finds it at 0.
         let root_type =
             Type::group_type_builder("schema").with_fields(vec![descriptor.self_type_ptr()]).build().ok()?;
         let alone = SchemaDescriptor::new(root_type.into());
@@ -81,9 +81,9 @@ impl Fragment {
         is_complete.then_some(PageBounds { first_rows, mins, maxes, null_counts })
     }
 
-    /// Returns the bounds of a root column in a row group, as those of its only page; `None` where it has more of them.
+    /// Returns the bounds of a root column in a row group as those of a single page; `None` if it has several.
     ///
-    /// Where the object does not list pages, what is read of any column is all of it, as if that were one page.
+    /// If the object does not list pages, every column is read whole, as if it were one page.
     pub(crate) fn chunk_bounds(&self, row_group: u32, root: usize) -> Option<PageBounds> {
         let leaf = self.flat_leaf(root)?;
         let group = self.row_group(row_group);
@@ -98,8 +98,8 @@ impl Fragment {
         Some(PageBounds { first_rows: vec![0], mins, maxes, null_counts: None })
     }
 
-    /// Returns whether the bounds of a chunk of a leaf are by the order of its type. Where the footer does not say so, those of
-    /// signed numbers are all the same: these have no other order.
+    /// Returns whether the bounds of a leaf's chunk follow the order of its type. Even if the footer does not say so,
+    /// those of signed numbers do: they have no other order.
     pub(crate) fn has_ordered_bounds(&self, leaf: usize, column: &ColumnChunkMetaData) -> bool {
         use PhysicalType::{DOUBLE, FLOAT, INT32, INT64};
         let is_ordered = match self.reader.metadata().file_metadata().column_order(leaf) {
@@ -129,7 +129,7 @@ fn has_deprecated_bounds(column: &ColumnChunkMetaData) -> bool {
     column.statistics().is_some_and(|found| found.is_min_max_deprecated() && has_bound(found))
 }
 
-/// A column index as it is written.
+/// A column index in its serialized form.
 #[derive(Debug, Default)]
 struct ColumnIndex<'a> {
     null_pages: Vec<bool>,
@@ -173,7 +173,8 @@ impl<'a> ColumnIndex<'a> {
         has_all.then_some(index)
     }
 
-    /// Returns the bounds as the type's; `None` where one is not a value of it, as where a page holds nothing but `NaN`.
+    /// Returns the bounds in the column's type; `None` if one is not a valid value, for example if a page has only
+    /// `NaN`.
     fn bounds(&self, physical_type: PhysicalType) -> Option<ColumnIndexMetaData> {
         let mut builder = ColumnIndexBuilder::new(physical_type);
         for ((&is_null, min), max) in self.null_pages.iter().zip(&self.mins).zip(&self.maxes) {
@@ -183,7 +184,7 @@ impl<'a> ColumnIndex<'a> {
     }
 }
 
-/// Reads any bytes as an index of each type.
+/// Reads arbitrary bytes as an index of each type.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) {
     let Some(index) = ColumnIndex::parse(bytes) else { return };
@@ -216,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// Two pages of Int32, the second of NULLs alone, with counts.
+    /// Two pages of Int32, the second all NULL, with counts.
     const INDEX: [u8; 28] = [
         0x19, 0x21, 2, 1, 0x19, 0x28, 4, 7, 0, 0, 0, 0, 0x19, 0x28, 4, 9, 0, 0, 0, 0, 0x15, 0, 0x19, 0x26, 2, 20, 0, 0,
     ];
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_or_claims_too_much_is_no_index() {
-        // The byte after the last field ends the struct; what follows it does not matter.
+        // The byte after the last field ends the struct; anything after that is ignored.
         assert!((0..INDEX.len() - 1).all(|len| ColumnIndex::parse(&INDEX[..len]).is_none()));
         assert!(ColumnIndex::parse(&[0x19, 0xf1, 0xff, 0xff, 0xff, 0xff, 7, 2, 0]).is_none());
     }

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::panics;
 use crate::rows::RowSet;
 
-/// A batch of what dictionaries repeat takes at most this part of the memory.
+/// A batch of expanded dictionaries takes at most this fraction of the memory.
 const BATCHES_IN_MEMORY: u64 = 4;
 
 /// The rows of a row group to read, in batches of at most `batch_rows`.
@@ -29,19 +29,19 @@ pub(super) struct WantedRows {
     pub(super) set: Arc<RowSet>,
     pub(super) num_rows: usize,
     pub(super) batch_rows: usize,
-    /// Bytes that pages out of their compression may take at once, and the values of a column.
+    /// Limit for the bytes of decompressed pages, and for the values of a column.
     pub(super) memory_bytes: u64,
 }
 
 impl WantedRows {
-    /// Returns the rows of `set` of a row group, whose pages may take any memory.
+    /// Returns the rows of `set` of a row group, without a memory limit for pages.
     pub(super) fn new(snapshot: &Arc<Snapshot>, row_group: RowGroupRef, set: RowSet, batch_rows: usize) -> Self {
         let num_rows = set.count(0..row_group.num_rows) as usize;
         let (snapshot, batch_rows) = (Arc::clone(snapshot), batch_rows.max(1));
         Self { snapshot, row_group, set: Arc::new(set), num_rows, batch_rows, memory_bytes: u64::MAX }
     }
 
-    /// Returns these rows without the first ones.
+    /// Returns these rows without the first `num_read`.
     pub(super) fn after(&self, num_read: usize) -> Self {
         let RowGroupRef { num_rows, .. } = self.row_group;
         let end = self.set.count(0..num_rows);
@@ -50,7 +50,7 @@ impl WantedRows {
         Self { set, num_rows: (end - first) as usize, ..self.clone() }
     }
 
-    /// Returns all rows of the pages of a leaf column that have some of these, or of its chunk if it has no index.
+    /// Returns all rows of the pages of a leaf that contain some of these, or of its chunk if it has no index.
     pub(super) fn of_whole_pages(&self, leaf: usize) -> Self {
         let RowGroupRef { index, num_rows, .. } = self.row_group;
         let fragment = self.snapshot.fragment(self.row_group);
@@ -71,7 +71,7 @@ impl WantedRows {
         Self { num_rows: set.count(0..num_rows) as usize, set: Arc::new(set), ..self.clone() }
     }
 
-    /// Returns the rows as the `parquet` crate has them; `None` for all.
+    /// Returns the rows as the `parquet` crate represents them; `None` for all.
     pub(super) fn selection(&self) -> Option<RowSelection> {
         if *self.set == RowSet::All {
             return None;
@@ -92,7 +92,7 @@ impl WantedRows {
         builder.build()
     }
 
-    /// Returns the error for what the decoder said.
+    /// Returns the error for a decoder's message.
     pub(super) fn error(&self, column: Option<String>, source: ParquetError) -> Error {
         Error::Decode {
             url: self.snapshot.fragment(self.row_group).object.url.clone(),
@@ -102,25 +102,25 @@ impl WantedRows {
         }
     }
 
-    /// Returns the error for what a root column holds.
+    /// Returns the error for the contents of a root column.
     pub(super) fn column_error(&self, root: usize, source: ParquetError) -> Error {
         let column = self.snapshot.fragment(self.row_group).reader.schema().field(root).name().clone();
         self.error(Some(column), source)
     }
 
-    /// Returns the error for a root column that takes more memory than there is.
+    /// Returns the error for a root column that takes more memory than allowed.
     pub(super) fn too_large(&self, root: usize, what: &str) -> Error {
         let source = format!("{what} take more than the memory limit of {} bytes", self.memory_bytes);
         self.column_error(root, ParquetError::General(source))
     }
 
-    /// Refuses what the pages of root columns claim that are decoded together, before anybody decodes them; shows the claims
-    /// of each leaf to `each`, with its root.
+    /// Refuses invalid claims of pages of root columns that are decoded together, before they are decoded; passes the
+    /// claims of each leaf to `each`, with its root.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] for what cannot be, and for pages that take more memory than there is, though the footer says that
-    /// they do not; [`Error::MemoryLimit`] where it says so, too.
+    /// [`Error::Decode`] for impossible claims, and for pages that take more memory than allowed although the footer
+    /// says otherwise; [`Error::MemoryLimit`] if the footer agrees.
     pub(super) fn check_pages(
         &self,
         roots: &[usize],
@@ -150,7 +150,7 @@ impl WantedRows {
         Ok(())
     }
 
-    /// Refuses ranges outside of the object, which a corrupt offset index may claim.
+    /// Refuses ranges outside the object, which a corrupt offset index may claim.
     pub(super) fn check_inside(&self, ranges: &[Range<u64>]) -> Result<()> {
         let size = self.snapshot.fragment(self.row_group).object.size_bytes.unwrap_or(u64::MAX);
         match ranges.iter().find(|range| range.start > range.end || range.end > size) {
@@ -169,7 +169,7 @@ pub(super) struct ParquetColumns {
 }
 
 impl ParquetColumns {
-    /// Plans the read of root columns, in any order; returns the ranges to fetch, too.
+    /// Plans the read of root columns, in any order; also returns the ranges to fetch.
     pub(super) fn try_new(rows: &WantedRows, mut roots: Vec<usize>) -> Result<(Self, Vec<Range<u64>>)> {
         // The decoder returns them in the object's order, whatever the dataset's is.
         roots.sort_unstable();
@@ -186,7 +186,7 @@ impl ParquetColumns {
         Ok((Self { decoder, roots }, ranges))
     }
 
-    /// Takes what was fetched.
+    /// Takes the fetched bytes.
     pub(super) fn open(self, mut rows: WantedRows, fetched: FetchedRanges) -> Result<ParquetReader> {
         let Self { mut decoder, roots } = self;
         let (mut row_bytes, num_rows) = (0_u64, u64::from(rows.row_group.num_rows));
@@ -194,7 +194,7 @@ impl ParquetColumns {
         rows.check_pages(&roots, &fetched, |root, claims| {
             let checked = claims.check_memory().and_then(|()| claims.check_levels());
             checked.map_err(|said| rows.column_error(root, damaged(&said)))?;
-            // As a dictionary it stays as small as it is.
+            // A dictionary is not expanded.
             if matches!(schema.field(root).data_type(), DataType::Dictionary(..)) {
                 return Ok(());
             }
@@ -206,7 +206,7 @@ impl ParquetColumns {
             Ok(())
         })?;
         if row_bytes.saturating_mul(rows.num_rows.min(rows.batch_rows) as u64) > rows.memory_bytes {
-            // What comes of dictionaries is seen as it comes: little by little.
+            // Expanded dictionaries are measured as they come: in small batches.
             let batch_rows = rows.memory_bytes / BATCHES_IN_MEMORY / row_bytes;
             rows.batch_rows = usize::try_from(batch_rows).unwrap_or(usize::MAX).clamp(1, rows.batch_rows);
             decoder = Self::try_new(&rows, roots.clone())?.0.decoder;
@@ -221,7 +221,7 @@ impl ParquetColumns {
     }
 }
 
-/// Ranges and the bytes that were fetched of them.
+/// Ranges and their fetched bytes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FetchedRanges {
     pub(crate) ranges: Vec<Range<u64>>,
@@ -229,7 +229,8 @@ pub(crate) struct FetchedRanges {
 }
 
 impl FetchedRanges {
-    /// Returns a range of the bytes, without a copy where it was fetched in one piece; `None` if not all of it was fetched.
+    /// Returns a range of the bytes, without a copy if it was fetched in one piece; `None` unless all of it was
+    /// fetched.
     fn get(&self, range: &Range<u64>) -> Option<Result<Bytes>> {
         let mut parts = Vec::new();
         let mut at = range.start;
@@ -251,7 +252,7 @@ impl FetchedRanges {
         Some(parts.map(|parts| parts.concat().into()))
     }
 
-    /// Returns the bytes of some ranges; `None` unless all are here.
+    /// Returns the bytes of some ranges; `None` unless all were fetched.
     ///
     /// # Errors
     ///
@@ -278,9 +279,9 @@ impl FetchedRanges {
 pub(super) struct ParquetReader {
     rows: WantedRows,
     roots: Vec<usize>,
-    /// What the reader holds, too, to find the column that is to blame for an error.
+    /// Shared with the reader, to find the column at fault for an error.
     fetched: FetchedRanges,
-    /// `None` where there are no rows.
+    /// `None` if there are no rows.
     reader: Option<ParquetRecordBatchReader>,
 }
 
@@ -290,14 +291,14 @@ impl ParquetReader {
         &self.roots
     }
 
-    /// Returns the next batch, where `remaining_rows` are left.
+    /// Returns the next batch, given that `remaining_rows` are left.
     pub(super) fn next_batch(&mut self, remaining_rows: usize) -> Result<RecordBatch> {
         let reader = self.reader.as_mut();
         let next = caught(|| reader.and_then(Iterator::next).transpose().map_err(ParquetError::from));
         next.and_then(|batch| batch.ok_or_else(|| rows_missing(remaining_rows))).map_err(|source| self.failed(source))
     }
 
-    /// Returns the columns of all rows, without a copy where they come in one batch.
+    /// Returns the columns of all rows, without a copy if they come in one batch.
     pub(super) fn read_to_end(&mut self) -> Result<Vec<ArrayRef>> {
         let mut batches: Vec<RecordBatch> = Vec::new();
         let (mut num_rows, mut num_bytes) = (0, 0);
@@ -326,7 +327,7 @@ impl ParquetReader {
         }
     }
 
-    /// Returns the error for `source`, with the column that is to blame.
+    /// Returns the error for `source`, with the column at fault.
     fn failed(&self, source: ParquetError) -> Error {
         match self.roots.iter().find_map(|&root| Some((root, self.error_of(root)?))) {
             Some((root, own)) => self.rows.column_error(root, own),
@@ -334,7 +335,7 @@ impl ParquetReader {
         }
     }
 
-    /// Decodes one root column alone, of what was fetched; returns why that fails.
+    /// Decodes only one root column from the fetched bytes; returns why that fails.
     fn error_of(&self, root: usize) -> Option<ParquetError> {
         let decode = || {
             let mut decoder = self.rows.decoder(vec![root])?;
@@ -353,7 +354,7 @@ impl ParquetReader {
     }
 }
 
-/// Returns the reader of a decoder that has got what it asked for.
+/// Returns the reader of a decoder that has all its input.
 fn reader_of(found: DecodeResult<ParquetRecordBatchReader>) -> Result<Option<ParquetRecordBatchReader>, ParquetError> {
     match found {
         DecodeResult::Data(reader) => Ok(Some(reader)),
@@ -368,13 +369,13 @@ fn rows_missing(num_rows: usize) -> ParquetError {
     ParquetError::EOF(format!("{num_rows} rows are missing from the pages"))
 }
 
-/// Decodes, and returns a panic as an error: the decoder has some left for corrupt pages. What it was at work on is not
-/// used again.
+/// Decodes, and converts panics to errors: the decoder can still panic on corrupt pages. Its state is not used
+/// afterwards.
 fn caught<T>(decode: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     panics::caught(decode).unwrap_or_else(|said| Err(damaged(&said)))
 }
 
-/// Returns the error for bytes that no writer wrote.
+/// Returns the error for bytes that no writer produces.
 pub(super) fn damaged(said: &str) -> ParquetError {
     ParquetError::General(format!("a page or its index is corrupt: {said}"))
 }

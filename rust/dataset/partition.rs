@@ -1,8 +1,8 @@
 //! Columns from the names of folders: `lang=de/year=2024/part-0.parquet`.
 //!
-//! Their values are the same in all rows of an object, so they need no bytes: statistics know them, and batches get
-//! them as constants. A key that any object has as a column is not taken from the folders: rows say it themselves, and
-//! an object may hold rows of several values.
+//! Their values are the same in all rows of an object, so they need no bytes: they serve as statistics, and batches get
+//! them as constants. A key that any object has as a column is not taken from the folders: the rows have their own
+//! values, and an object may hold several.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use arrow_schema::{DataType, Field};
 
 use super::Fragment;
 
-/// What Hive, Spark and pyarrow write where the value is NULL.
+/// How Hive, Spark and pyarrow write NULL.
 const NULL_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// The value that a partition column has in all rows of an object.
+/// The value of a partition column in all rows of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Constant {
     /// NULL, or no such folder.
     Null,
-    /// Of a column whose values are all integers.
+    /// For a column whose values are all integers.
     Integer(i64),
-    /// Days since 1970-01-01, of a column whose values are all dates.
+    /// Days since 1970-01-01, for a column whose values are all dates.
     Date(i32),
-    /// Of any other column.
+    /// For any other column.
     Text(Arc<str>),
 }
 
@@ -44,7 +44,7 @@ impl Constant {
         }
     }
 
-    /// Returns what tells the value from all others of any column.
+    /// Returns bytes that identify the value among those of any column.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Null => vec![0],
@@ -68,8 +68,8 @@ impl Constant {
     }
 }
 
-/// Returns the keys and values of the folders in `relative`, the path of an object below what was listed; `None` for
-/// NULL. Where a key is given twice, the inner folder counts.
+/// Returns the keys and values of the folders in `relative`, an object's path relative to what was listed; `None` for
+/// NULL. If a key is repeated, the innermost folder wins.
 pub(super) fn pairs(relative: &str) -> Vec<(String, Option<String>)> {
     let Some((folders, _)) = relative.rsplit_once('/') else { return Vec::new() };
     let mut pairs: Vec<(String, Option<String>)> = Vec::new();
@@ -84,13 +84,13 @@ pub(super) fn pairs(relative: &str) -> Vec<(String, Option<String>)> {
     pairs
 }
 
-/// Returns the name of a column; Arrow's interface has none with a NUL character, so it stays as it is written.
+/// Returns the name of a column; Arrow's C interface has no names with a NUL character, so such a name stays encoded.
 fn key_of(text: &str) -> String {
     let key = decoded(text);
     if key.contains('\0') { text.to_owned() } else { key }
 }
 
-/// Decodes `%2F` and the like; leaves what is no such code, or not UTF-8 then, as it is.
+/// Decodes `%2F` and the like; leaves invalid codes, and text that would not be UTF-8, unchanged.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -105,8 +105,8 @@ fn decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
-/// Returns the partition columns of all fragments, in the order in which paths have them, and sets each fragment's
-/// values; `columns` are those of the objects.
+/// Returns the partition columns of all fragments, in their order in paths, and sets each fragment's values; `columns`
+/// are those of the objects.
 pub(super) fn columns(fragments: &mut [Fragment], columns: &HashSet<&str>) -> Vec<Field> {
     let paths: Vec<_> = fragments.iter().map(|fragment| pairs(&fragment.relative)).collect();
     let mut keys: Vec<&str> = Vec::new();
@@ -136,8 +136,8 @@ pub(super) fn columns(fragments: &mut [Fragment], columns: &HashSet<&str>) -> Ve
     fields
 }
 
-/// Returns the type of a column with these values: integers or dates where all are, in their one canonical form (`007`
-/// is text), else text.
+/// Returns the type of a column with these values: integers or dates if all are, in canonical form (`007` is text),
+/// else text.
 fn type_of<'a>(texts: impl Iterator<Item = &'a str>) -> DataType {
     let (mut is_integer, mut is_date, mut is_empty) = (true, true, true);
     for text in texts {

@@ -1,4 +1,4 @@
-//! Where the bytes of some rows are.
+//! Computes the byte ranges of rows.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::Fragment;
 use super::footer::extent;
 use super::fragment::unsigned;
 
-/// Bytes that are read together, and the rows for which they are needed.
+/// Bytes that are read together, and the rows that need them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) bytes: Range<u64>,
@@ -16,8 +16,8 @@ pub(crate) struct Extent {
 }
 
 impl Fragment {
-    /// Returns the parts of the dataset's `columns` in a row group: pages, and the dictionaries, which all rows need; whole
-    /// columns where no index says where their pages are.
+    /// Returns the parts of the dataset's `columns` in a row group: pages, and the dictionaries, which all rows need;
+    /// whole columns if there is no index of their pages.
     pub(crate) fn extents(&self, columns: &[usize], row_group: u32) -> Vec<Extent> {
         let num_rows = u32::try_from(self.row_group(row_group).num_rows()).unwrap_or(u32::MAX);
         let is_indexed = self.has_offset_index(row_group);

@@ -1,9 +1,9 @@
-//! Reads rows of one row group: which bytes, then which arrays.
+//! Reads rows of one row group: first which bytes, then which arrays.
 //!
-//! Sans-IO: a [`RowGroupRead`] names the byte ranges it needs, somebody fetches them, and
-//! [`RowGroupRead::decode`] turns them into batches of the dataset's types on whatever thread it is
-//! called. With an offset index only the pages that hold wanted rows are named. Columns that [`decode`](crate::decode)
-//! knows are decoded there, each by itself, the others by the `parquet` crate.
+//! Sans-IO: a [`RowGroupRead`] names the byte ranges it needs, its user fetches them, and [`RowGroupRead::decode`]
+//! turns them into batches of the dataset's types on the calling thread. With an offset index, only pages with wanted
+//! rows are named. Columns that [`decode`](crate::decode) supports are decoded there individually, the others by the
+//! `parquet` crate.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ use crate::panics;
 use crate::rows::RowSet;
 use crate::source::CachedFile;
 
-/// What pages may take, however small the memory limit is: it bounds what is held, and one page may be larger.
+/// What pages may take, however small the memory limit is: that bounds what is held, and a single page may be larger.
 const LEAST_MEMORY_BYTES: u64 = 16 << 20;
 
-/// Who decodes columns.
+/// Which decoders to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decoders {
-    /// Our own decoders, where they can.
+    /// Our own decoders, where possible.
     Own,
-    /// The `parquet` crate alone, to compare with.
+    /// The `parquet` crate alone, for comparison.
     Parquet,
 }
 
@@ -41,55 +41,55 @@ pub(crate) struct RowGroupRead {
     /// The dataset's columns to return, in this order.
     projection: Arc<[usize]>,
     rows: WantedRows,
-    /// Columns that are decoded together, in the object's order; none where it has none of the columns.
+    /// Columns that are decoded together, in the object's order; empty if it has none of the columns.
     groups: Vec<ColumnGroup>,
-    /// Those of all groups.
+    /// The ranges of all groups.
     ranges: Vec<Range<u64>>,
-    /// Which of them are of columns whose pages may be read one by one.
+    /// Which ranges belong to columns whose pages may be read one by one.
     are_of_pages: Vec<bool>,
 }
 
-/// A column of a read, decoded as it is asked for.
+/// A column of a read, decoded on demand.
 pub(crate) trait ColumnReader {
     /// Returns the column's type in the object.
     fn data_type(&self) -> &DataType;
 
-    /// Returns the number of all rows.
+    /// Returns the total number of rows.
     fn num_rows(&self) -> usize;
 
-    /// Returns the next rows, exactly so many.
+    /// Returns exactly the next `num_rows` rows.
     ///
     /// # Errors
     ///
     /// [`Error::Decode`](crate::Error::Decode) on corrupt pages.
     fn read(&mut self, num_rows: usize) -> Result<ArrayRef>;
 
-    /// Takes some of the next rows, at most so many, if they are lists of `row_len` numbers each and that costs less than to
-    /// [read](Self::read) them; returns how many, and their items as Arrow has them. Integers may be of `width` bytes, where
-    /// these are enough for all. `None` says nothing of the rows: [`Self::read`] returns them.
+    /// Takes at most `num_rows` of the next rows, if they are lists of `row_len` numbers each and that is cheaper than
+    /// to [read](Self::read) them; returns how many, and their items in Arrow's layout. Integers may be of `width`
+    /// bytes, if these suffice for all. `None` says nothing about the rows: [`Self::read`] returns them.
     fn take_items(&mut self, _num_rows: usize, _row_len: usize, _width: usize) -> Option<(usize, Items<'_>)> {
         None
     }
 
-    /// Begins again with the first row.
+    /// Rewinds to the first row.
     fn rewind(&mut self);
 
-    /// Gives back what it is read from. Nothing is read any more.
+    /// Releases its source. Nothing is read any more.
     fn close(&mut self) {}
 }
 
-/// Decides where the rows of a read are put: in some batches, each row in one of them.
+/// Decides where the rows of a read are stored: in some batches, each row in one of them.
 pub(crate) trait Storing {
-    /// Returns the rows of each batch, of so many in all.
+    /// Returns the rows of each batch, given the total number of rows.
     fn batch_rows(&self, num_rows: usize) -> Vec<usize>;
 
-    /// Returns whether what a batch has of a column may be of another type than `data_type`, the dataset's.
+    /// Returns whether a batch's part of a column may have another type than `data_type`, the dataset's.
     fn may_hold(&self, _stored: &ArrayRef, _data_type: &DataType) -> bool {
         false
     }
 
-    /// Reads a column to its end, and returns what each batch has of it, in the column's type or one that
-    /// [may be there](Self::may_hold).
+    /// Reads a column to its end, and returns each batch's part of it, in the column's type or one that [may be
+    /// there](Self::may_hold).
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl ColumnReader for OwnColumn {
     }
 }
 
-/// A column that is decoded already.
+/// A column that is already decoded.
 pub(crate) struct Decoded {
     column: ArrayRef,
     num_read: usize,
@@ -174,17 +174,16 @@ impl ColumnReader for Decoded {
 struct ColumnGroup {
     own: Vec<(usize, ColumnPlan)>,
     parquet: Option<ParquetColumns>,
-    /// For each range of the group whose it is: a place in `own`, or else of the `parquet` crate.
+    /// The owner of each range of the group: an index into `own`, or the `parquet` crate.
     owners: Vec<usize>,
 }
 
 impl RowGroupRead {
-    /// Plans the read of the rows of `set` and the dataset columns `projection`, in batches of at most
-    /// `batch_rows`.
+    /// Plans the read of the rows of `set` and the dataset columns `projection`, in batches of at most `batch_rows`.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`](crate::Error::Decode) when the footer or the offset index contradicts itself.
+    /// [`Error::Decode`](crate::Error::Decode) if the footer or the offset index contradicts itself.
     pub(crate) fn try_new(
         snapshot: &Arc<Snapshot>,
         row_group: RowGroupRef,
@@ -197,12 +196,12 @@ impl RowGroupRead {
         Self::try_new_in_groups(snapshot, row_group, projection, vec![roots], set, batch_rows)
     }
 
-    /// Plans a read whose columns are decoded by [`Self::decode_at_once`], one of `groups` after another: root columns of
-    /// the object that together are those of `projection`, ascending.
+    /// Plans a read whose columns are decoded by [`Self::decode_at_once`] in consecutive `groups`: ascending root
+    /// columns of the object that together are those of `projection`.
     ///
     /// # Errors
     ///
-    /// As [`Self::try_new`].
+    /// As for [`Self::try_new`].
     pub(crate) fn try_new_in_groups(
         snapshot: &Arc<Snapshot>,
         row_group: RowGroupRef,
@@ -215,11 +214,11 @@ impl RowGroupRead {
         Self::plan(rows, projection, groups, Decoders::Own)
     }
 
-    /// Plans the read of `rows`, by some decoders.
+    /// Plans the read of `rows` with the given decoders.
     ///
     /// # Errors
     ///
-    /// As [`Self::try_new`].
+    /// As for [`Self::try_new`].
     pub(super) fn plan(
         rows: WantedRows,
         projection: &Arc<[usize]>,
@@ -261,27 +260,27 @@ impl RowGroupRead {
         Ok(Self { projection, rows, groups: planned, ranges: all_ranges, are_of_pages })
     }
 
-    /// Returns the read with a bound on what pages out of their compression take at once, and the values of a column: what
-    /// is above it, and more than usual pages take, is refused.
+    /// Returns the read with a limit for decompressed pages and for the values of a column: what exceeds both the limit
+    /// and the usual size of pages is refused.
     pub(crate) fn within(mut self, memory_bytes: u64) -> Self {
         self.rows.memory_bytes = memory_bytes.max(LEAST_MEMORY_BYTES);
         self
     }
 
-    /// Returns the byte ranges to fetch, in the order in which [`Self::decode`] wants them.
+    /// Returns the byte ranges to fetch, in the order that [`Self::decode`] expects.
     pub(crate) fn ranges(&self) -> &[Range<u64>] {
         &self.ranges
     }
 
-    /// Returns the pages of one of [`Self::ranges`] in the file that the object is, if they are better read one by one as
-    /// they are decoded.
+    /// Returns the pages of one of [`Self::ranges`] in the object's file, if they are better read one by one as they
+    /// are decoded.
     pub(crate) fn in_file(&self, range: usize, file: &Arc<CachedFile>) -> Option<Body> {
         let is_of_pages = self.are_of_pages.get(range).is_some_and(|is| *is);
         let range = self.ranges.get(range).filter(|_| is_of_pages)?;
         FilePages::find(file, range).map(Body::InFile)
     }
 
-    /// Returns the batches of the rows and columns asked for; `bodies` holds the bytes of each of [`Self::ranges`].
+    /// Returns the batches of the requested rows and columns; `bodies` holds the bytes of each of [`Self::ranges`].
     ///
     /// # Errors
     ///
@@ -303,8 +302,8 @@ impl RowGroupRead {
         Ok(Batches { remaining_rows: self.rows.num_rows, read: self, own, parquet })
     }
 
-    /// Returns the rows of a read of one column as the numbers of a dictionary, where it is text or bytes with a dictionary of
-    /// at most `most_values`. `None` where [`Self::decode`] has to read them, or to say what is wrong.
+    /// Returns the rows of a single-column read as dictionary keys, if it is text or bytes with a dictionary of at most
+    /// `most_values`. `None` if [`Self::decode`] has to read them, or to report an error.
     pub(crate) fn decode_coded(&self, bytes: &[Bytes], most_values: usize) -> Option<CodedRows<'_>> {
         let ([_], [group]) = (&self.projection[..], &self.groups[..]) else { return None };
         let ([(root, plan)], None) = (&group.own[..], &group.parquet) else { return None };
@@ -324,19 +323,19 @@ impl RowGroupRead {
     ///
     /// # Errors
     ///
-    /// As [`Self::decode_onto`].
+    /// As for [`Self::decode_onto`].
     pub(crate) fn decode_at_once(self, bodies: Vec<impl Into<Body>>) -> Result<RecordBatch> {
         let rows = self.rows.clone();
         let batch = self.decode_onto(bodies, &AsDecoded)?.pop();
         batch.ok_or_else(|| rows.error(None, damaged("nothing is left of what was decoded")))
     }
 
-    /// Returns all rows in the batches that `storing` puts them in. Columns are decoded group by group, and the bytes of
-    /// each are given back before the next; arrays hold no more memory than their values take.
+    /// Returns all rows in the batches that `storing` puts them in. Columns are decoded group by group, and the bytes
+    /// of each are freed before the next; arrays hold no more memory than their values take.
     ///
     /// # Errors
     ///
-    /// As [`Self::decode`].
+    /// As for [`Self::decode`].
     pub(crate) fn decode_onto(
         mut self,
         bodies: Vec<impl Into<Body>>,
@@ -375,7 +374,7 @@ impl RowGroupRead {
         OwnColumn::new(root, plan, self.rows.clone(), fetched, scratch)
     }
 
-    /// Returns columns of the object, by their roots, as the dataset's, but for what `storing` may hold in their place.
+    /// Converts columns of the object, by their roots, to the dataset's, except for what `storing` may hold instead.
     fn finish(
         &self,
         mut columns: Vec<(usize, ArrayRef)>,
@@ -398,11 +397,11 @@ impl RowGroupRead {
 }
 
 impl ColumnGroup {
-    /// Takes what was fetched of the group: for each of its own columns, and for the others.
+    /// Distributes the group's fetched bytes to its own columns, and to the others.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`](crate::Error::Decode) for pages that claim what cannot be, or more memory than there is.
+    /// [`Error::Decode`](crate::Error::Decode) for pages with impossible claims, or that need more memory than allowed.
     fn share(
         &self,
         rows: &WantedRows,
@@ -421,7 +420,7 @@ impl ColumnGroup {
     }
 }
 
-/// The batches of one [`RowGroupRead`], decoded as they are asked for.
+/// The batches of one [`RowGroupRead`], decoded on demand.
 pub(crate) struct Batches {
     read: RowGroupRead,
     own: Vec<OwnColumn>,
@@ -459,15 +458,15 @@ impl Iterator for Batches {
     }
 }
 
-/// Some rows of a column that has a dictionary.
+/// Some rows of a dictionary-encoded column.
 pub(crate) enum Coded {
-    /// Numbers of the dictionary's values.
+    /// Keys into the dictionary.
     Numbers(UInt32Array),
     Values(RecordBatch),
 }
 
-/// The rows of a column by the numbers of their values, decoded as they are asked for. What it cannot do
-/// [`RowGroupRead::decode`] does, from the beginning.
+/// The rows of a column as dictionary keys, decoded on demand. What it does not support, [`RowGroupRead::decode`] reads
+/// from the beginning.
 pub(crate) struct CodedRows<'a> {
     read: &'a RowGroupRead,
     root: usize,
@@ -476,7 +475,7 @@ pub(crate) struct CodedRows<'a> {
 }
 
 impl CodedRows<'_> {
-    /// Returns the dictionary's values as the dataset's, once numbers were read.
+    /// Returns the dictionary's values in the dataset's type, once keys were read.
     pub(crate) fn dictionary(&self) -> Option<RecordBatch> {
         self.values(self.column.dictionary()?)
     }
@@ -486,7 +485,7 @@ impl CodedRows<'_> {
         self.remaining_rows > 0
     }
 
-    /// Returns the next rows; `None` where they cannot be read so.
+    /// Returns the next rows; `None` if they cannot be read this way.
     pub(crate) fn read_next(&mut self) -> Option<Coded> {
         let num_rows = self.remaining_rows.min(self.read.rows.batch_rows);
         let array = panics::caught(|| self.column.read(num_rows)).ok()?.ok()?;

@@ -1,6 +1,8 @@
-//! One schema for all objects: missing columns are NULL, and types that differ become one that holds the values of both.
+//! Unifies the schemas of all objects: missing columns are NULL, and differing types become one that holds the values
+//! of both.
 //!
-//! Of text and bytes, of UTC and no zone, and of a timestamp before a date, that is the first object's. The rest must agree.
+//! Between text and bytes, UTC and no zone, or a timestamp and a date, the first object decides. Everything else must
+//! agree.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,13 +20,12 @@ use crate::error::{Error, Result};
 
 /// Returns the schema that holds the values of all fragments, and sets each fragment's columns.
 ///
-/// Columns stand in the order of their first appearance, those of [`partition`] after all others. Metadata is the first
-/// fragment's.
+/// Columns are in the order of their first appearance, those of [`partition`] last. Metadata is the first fragment's.
 ///
 /// # Errors
 ///
-/// [`Error::SchemaMismatch`], naming both objects, the column and both types; [`Error::NotParquet`] for a name that cannot be
-/// handed to anybody.
+/// [`Error::SchemaMismatch`], naming both objects, the column and both types; [`Error::NotParquet`] for a name that
+/// cannot be exported.
 pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
     let Some(first) = fragments.first() else { return Ok(Schema::empty()) };
     let metadata = first.schema.metadata().clone();
@@ -64,7 +65,8 @@ pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
         if let Some(name) = unspeakable(field) {
             let url = fragments[*of].object.url.clone();
             let reason = format!(
-                "the name {name:?} of a column has a NUL character, which Arrow's interface ends at; rename it"
+                "the column name {name:?} contains a NUL character, at which Arrow's C interface would cut it off; \
+                 rename it"
             );
             return Err(Error::NotParquet { url, reason });
         }
@@ -76,7 +78,7 @@ pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
     Ok(Schema::new_with_metadata(fields.into_iter().map(|(field, _)| field).collect::<Fields>(), metadata))
 }
 
-/// Returns a name, of the field or in it, that is no C text.
+/// Returns a name, of the field or inside it, that is not a C string.
 fn unspeakable(field: &Field) -> Option<&str> {
     if field.name().contains('\0') {
         return Some(field.name());
@@ -110,7 +112,7 @@ fn set_columns(fragments: &mut [Fragment], fields: &[(FieldRef, usize)], first_f
     }
 }
 
-/// Two types that nothing holds both of.
+/// Two types without a common one.
 struct Clash {
     column: String,
     left: DataType,
@@ -137,7 +139,7 @@ fn unify_fields(left: &Field, right: &Field) -> Result<Field, Clash> {
     Ok(unified)
 }
 
-/// Returns the narrowest type that holds the values of both; the inner clash where a child is to blame.
+/// Returns the narrowest type that holds the values of both; the inner clash if a child is at fault.
 fn unify_types(left: &DataType, right: &DataType) -> Result<DataType, Option<Clash>> {
     use DataType::{Dictionary, FixedSizeList, LargeList, List, Map, Null, Struct};
     if left == right {
@@ -174,7 +176,7 @@ fn unify_structs(left: &Fields, right: &Fields) -> Result<Fields, Clash> {
     Ok(fields.into())
 }
 
-/// Unifies keys with keys and values with values, which writers name differently.
+/// Unifies keys with keys and values with values, whose names differ between writers.
 fn unify_entries(left: &FieldRef, right: &FieldRef) -> Result<FieldRef, Option<Clash>> {
     let (DataType::Struct(a), DataType::Struct(b)) = (left.data_type(), right.data_type()) else { return Err(None) };
     let pairs = a.iter().zip(b).map(|(a, b)| unify_fields(a, b));
@@ -182,7 +184,7 @@ fn unify_entries(left: &FieldRef, right: &FieldRef) -> Result<FieldRef, Option<C
     Ok(Arc::new(Field::clone(left).with_data_type(entries)))
 }
 
-/// Returns text where `first` is text, bytes where it is bytes. Bytes that are not UTF-8 are an error of their object then.
+/// Returns text if `first` is text, bytes if it is bytes. Bytes that are not UTF-8 are then an error of their object.
 fn widen_bytes(first: &DataType, other: &DataType) -> Option<DataType> {
     use DataType::{Binary, FixedSizeBinary, LargeBinary, LargeUtf8, Utf8};
     let is_large = [first, other].iter().any(|kind| matches!(kind, LargeUtf8 | LargeBinary));
@@ -196,9 +198,10 @@ fn widen_bytes(first: &DataType, other: &DataType) -> Option<DataType> {
     }
 }
 
-/// Returns times of the finer unit. What it has no value for, such as the year 9999 in nanoseconds, is an error of its object.
+/// Returns times of the finer unit. Values that it cannot represent, such as the year 9999 in nanoseconds, are an error
+/// of their object.
 ///
-/// Instants are in the zone of `first`. In any but UTC, times that have no zone would show other hours.
+/// Instants are in the zone of `first`. If that is not UTC, times without a zone would show other hours.
 fn widen_times(first: &DataType, other: &DataType) -> Option<DataType> {
     use DataType::{Date32, Date64, Duration, Time32, Time64, Timestamp};
     Some(match (first, other) {
@@ -227,7 +230,7 @@ fn is_utc(zone: Option<&str>) -> bool {
     zone.is_none_or(|zone| matches!(zone, "UTC" | "Etc/UTC" | "Z" | "+00:00"))
 }
 
-/// Returns the wider of two numbers of a kind, where it holds every value of the other.
+/// Returns the wider of two numeric types of a kind, if it holds every value of the other.
 fn widen(left: &DataType, right: &DataType) -> Option<DataType> {
     if left.is_decimal() && right.is_decimal() {
         return wider_decimal(left, right);
@@ -251,7 +254,7 @@ fn widen(left: &DataType, right: &DataType) -> Option<DataType> {
     }
 }
 
-/// Returns decimals with as many digits before the point as either, and as many behind it.
+/// Returns a decimal type with as many digits before and after the point as either.
 fn wider_decimal(left: &DataType, right: &DataType) -> Option<DataType> {
     use DataType::{Decimal32, Decimal64, Decimal128, Decimal256};
     let digits = |kind: &DataType| match *kind {
@@ -277,12 +280,12 @@ fn wider(left: &DataType, right: &DataType) -> Option<DataType> {
     Some(if left.primitive_width()? >= right.primitive_width()? { left.clone() } else { right.clone() })
 }
 
-/// Returns the dataset's columns `projection` of `num_rows` rows; `arrays` are the fragment's columns of them. What
-/// `storing` may hold in place of the dataset's types stays as it is.
+/// Returns the dataset's columns `projection` of `num_rows` rows; `arrays` are the fragment's columns. What `storing`
+/// may hold instead of the dataset's types stays unchanged.
 ///
 /// # Errors
 ///
-/// [`Error::Cast`] for a value that does not fit: bytes that are no text, or a time beyond the finer unit's range.
+/// [`Error::Cast`] for a value that does not fit: bytes that are not text, or a time beyond the finer unit's range.
 pub(super) fn conform(
     snapshot: &Snapshot,
     row_group: RowGroupRef,
@@ -326,7 +329,7 @@ pub(super) fn conform(
     })
 }
 
-/// Returns the field of a column of which `array` are some rows, with their type.
+/// Returns a column's field with the type of `array`, which has some of its rows.
 pub(crate) fn field_of(field: &FieldRef, array: &ArrayRef) -> FieldRef {
     match array.data_type() {
         same if same == field.data_type() => Arc::clone(field),
@@ -339,7 +342,7 @@ fn checked_cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError>
     cast::widen(array, to)
 }
 
-/// Refuses NULL among the keys of maps, which a file may hold but no consumer of Arrow expects: pyarrow aborts.
+/// Refuses NULL keys in maps, which a file may contain but no consumer of Arrow expects: pyarrow aborts.
 fn check_map_keys(array: &ArrayRef) -> Result<(), ArrowError> {
     match array.data_type() {
         DataType::Map(..) => {

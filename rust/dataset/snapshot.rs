@@ -25,11 +25,11 @@ use crate::source::{Preset, Store, StoreKey};
 /// A row group of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowGroupRef {
-    /// The fragment, among the snapshot's.
+    /// The fragment's index in the snapshot.
     pub fragment: u32,
-    /// The row group, within the fragment.
+    /// The row group within the fragment.
     pub index: u32,
-    /// Its rows.
+    /// The number of its rows.
     pub num_rows: u32,
 }
 
@@ -38,41 +38,41 @@ pub struct RowGroupRef {
 pub struct Snapshot {
     pub(crate) stores: Vec<Store>,
     pub(crate) fragments: Vec<Fragment>,
-    /// All row groups that hold rows, in order.
+    /// All row groups that have rows, in order.
     pub(crate) row_groups: Vec<RowGroupRef>,
-    /// The columns, with the types that hold every fragment's values.
+    /// The columns, with types that hold every fragment's values.
     pub schema: SchemaRef,
     /// The identity of the dataset, in hex.
     pub fingerprint: String,
-    /// Rows in all.
+    /// Number of rows in all.
     pub num_rows: u64,
     row_bytes: u64,
-    /// The split that its objects are, if one was asked for.
+    /// The split of its objects, if one was requested.
     pub(crate) split: Option<String>,
-    /// The rows of each split that it consists of, if splits were asked for.
+    /// The number of rows of each of its splits, if splits were requested.
     pub parts: Vec<(String, u64)>,
-    /// The commit that its objects are of, if they are files of a repository.
+    /// The commit of its objects, if they are files of a repository.
     pub commit: Option<String>,
-    /// What a user may want to know of how it was opened.
+    /// What a user may want to know about how it was opened.
     pub notes: Vec<String>,
-    /// What opening took.
+    /// The cost of opening.
     pub opening: Opening,
 }
 
-/// What opening a snapshot took, together with the splits that were opened with it.
+/// The cost of opening a snapshot, including the splits that were opened with it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Opening {
-    /// Time for finding the objects; `None` where they were known.
+    /// Time for finding the objects; `None` if they were known.
     pub listing: Option<Duration>,
     /// Requests for footers.
     pub footers: Counted,
-    /// Time for all of it.
+    /// Total time.
     pub elapsed: Duration,
 }
 
 impl Snapshot {
-    /// Lists what is asked for and reads the footers: one listing for a folder, one request for each footer that the
-    /// catalogue cache does not have. A manifest is one request, and nothing else.
+    /// Lists the requested objects and reads their footers: one listing per folder, one request for each footer that is
+    /// not in the catalogue cache. A manifest takes one request, and nothing else.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// As [`Self::open`].
+    /// As for [`Self::open`].
     pub async fn open_splits(request: OpenRequest, progress: &Progress) -> Result<Vec<(String, Self)>> {
         let found = find(&request).await?;
         let names: Vec<String> = found.splits.iter().map(|(name, _)| name.clone()).collect();
@@ -108,7 +108,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// As [`Self::open`].
+    /// As for [`Self::open`].
     pub async fn open_files(request: FilesRequest, progress: &Progress) -> Result<Vec<(String, Self)>> {
         let names: Vec<String> = request.splits.iter().map(|(name, _)| name.clone()).collect();
         let (found, wanted) = find_files(request).await?;
@@ -120,7 +120,7 @@ impl Snapshot {
         self.fragments.len()
     }
 
-    /// Returns the names of the columns that some object stores in another type than the dataset's.
+    /// Returns the names of the columns that some object stores as a type other than the dataset's.
     pub fn mixed_columns(&self) -> Vec<String> {
         let is_other = |fragment: &Fragment, column: usize, data_type: &DataType| {
             let root = fragment.columns.get(column).copied().flatten();
@@ -133,10 +133,10 @@ impl Snapshot {
         mixed.map(|(_, field)| field.name().clone()).collect()
     }
 
-    /// Writes a manifest of snapshots, each a split by its name, or `train`, to `uri`, which ends in `.forebay`: one
-    /// request. [`Self::open`] of it neither lists nor reads footers. It holds no options of stores.
+    /// Writes a manifest of snapshots, each as a split with its name or `train`, to `uri`, which ends in `.forebay`:
+    /// one request. [`Self::open`] on it neither lists nor reads footers. It contains no store options.
     ///
-    /// `storage_options` are those of `uri`'s store; without any, a store of the snapshots is used with its own.
+    /// `storage_options` are for `uri`'s store; without any, a store of the snapshots is used with its own.
     ///
     /// # Errors
     ///
@@ -154,18 +154,18 @@ impl Snapshot {
         manifest::save(&splits, uri, storage_options).await
     }
 
-    /// Returns what [`Self::reopen`] needs in another process, with the stores' options that `audience` may have.
+    /// Returns what [`Self::reopen`] needs in another process, with the store options that `audience` may see.
     pub fn to_bytes(&self, audience: Audience) -> Vec<u8> {
         manifest::encode(&[(self.split_name(), self)], audience)
     }
 
-    /// Opens the very same objects again, without any request. Options that were left out come from `given`, or else
+    /// Opens exactly the same objects again, without any request. Options that were left out come from `given`, or else
     /// from the environment.
     ///
     /// # Errors
     ///
-    /// [`Error::NotAState`] for other bytes, [`Error::StateMismatch`] when the dataset is another one by now,
-    /// [`Error::Setting`] for secrets that are nowhere.
+    /// [`Error::NotAState`] for other bytes, [`Error::StateMismatch`] if the dataset is now a different one,
+    /// [`Error::Setting`] for secrets that are not provided.
     pub async fn reopen(bytes: Vec<u8>, given: Option<&BTreeMap<String, String>>, progress: &Progress) -> Result<Self> {
         let saved = manifest::decode(&bytes.into()).map_err(|reason| Error::NotAState { reason })?;
         let stores = saved.stores.iter().zip(&saved.withheld);
@@ -253,7 +253,7 @@ impl Snapshot {
         self.split.as_deref().unwrap_or("train")
     }
 
-    /// Returns a snapshot of no objects whose row groups would have these sizes, for tests.
+    /// Returns a snapshot without objects that has row groups of these sizes, for tests.
     #[cfg(test)]
     pub(crate) fn of_sizes(sizes: &[u32]) -> Self {
         let row_group = |(&num_rows, index)| RowGroupRef { fragment: 0, index, num_rows };
@@ -273,7 +273,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the fragment that a row group is in.
+    /// Returns the fragment of a row group.
     pub(crate) fn fragment(&self, row_group: RowGroupRef) -> &Fragment {
         &self.fragments[row_group.fragment as usize]
     }
@@ -283,19 +283,19 @@ impl Snapshot {
         Preset::of(self.stores[fragment.store].key())
     }
 
-    /// Returns how close ranges of a fragment lie that are fetched together at most: what plans count on, whatever is
+    /// Returns the maximum gap between ranges of a fragment that are fetched together: plans rely on it, whatever is
     /// measured.
     pub(crate) fn gap_bytes(&self, fragment: &Fragment) -> u64 {
         self.preset(fragment).gap_bytes
     }
 
-    /// Returns the decoded bytes of a row over all columns, on average.
+    /// Returns the average decoded bytes of a row over all columns.
     pub(crate) fn row_bytes(&self) -> u64 {
         self.row_bytes
     }
 }
 
-/// Returns options with what was left out of them.
+/// Returns options with the left-out ones filled in.
 fn with_secrets(
     key: &StoreKey,
     options: &BTreeMap<String, String>,
@@ -322,13 +322,13 @@ fn with_secrets(
     Ok(options)
 }
 
-/// Returns the process's cache of footers.
+/// Returns the process's footer cache.
 fn cache() -> Option<Cache> {
     Cache::of_process(pack::KIND)
 }
 
 impl Found {
-    /// Opens snapshots of some sources each.
+    /// Opens snapshots, each of some of the sources.
     async fn open(
         mut self,
         mut wanted: Vec<Wanted>,

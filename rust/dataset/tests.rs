@@ -1,4 +1,4 @@
-//! Opening: which requests it makes, what it refuses, what it finds.
+//! Opening: its requests, and what it refuses and finds.
 
 mod catalogue;
 mod partitions;
@@ -118,7 +118,7 @@ fn a_folder_whose_name_ends_like_an_object_is_opened_as_one() {
         let objects = [("d/x.parquet/_SUCCESS", vec![]), ("d/x.parquet/part-0.parquet", body.clone())];
         let recording = Recording::of(objects).await;
         assert_eq!(open(&recording, "s3://bucket/d/x.parquet").await.unwrap().num_rows, 10);
-        // A console's marker of the folder is no object.
+        // A console's folder marker is not an object.
         let with_marker = [("d/x.parquet", vec![]), ("d/x.parquet/part-0.parquet", body)];
         let recording = Recording::of(with_marker).await;
         assert_eq!(open(&recording, "s3://bucket/d/").await.unwrap().num_rows, 10);
@@ -148,7 +148,7 @@ fn what_is_not_parquet_says_why() {
     let reason = refusal(footer(u32::MAX, b"PAR1"));
     assert!(reason.contains("claims 4294967295 bytes") && reason.contains("has 108"), "{reason}");
     refusal(footer(90, b"PAR1"));
-    // The head is lost: the footer is sound, but points to bytes that are not there.
+    // Without its beginning, the footer is valid but points to missing bytes.
     refusal(whole[whole.len() - 300..].to_vec());
 }
 

@@ -1,10 +1,9 @@
-//! What a footer or an index claims, checked before a parser believes it: how deep, and how many.
+//! Checks the claims of footers and indexes before a parser trusts them: nesting depths and counts.
 //!
-//! The parser recurses into a schema and reserves memory for what is announced, and the process would abort where
-//! either runs out. So thrift's compact protocol is read first, in the one way in which it can be read: what is
-//! malformed is refused, and so is a field of another kind than its number says, which the parser reads as that
-//! kind all the same and so would find another schema in the same bytes. A schema is a flattened tree: elements in
-//! pre-order, each with its number of children.
+//! The parser recurses into a schema and reserves memory for announced counts, and the process would abort if either
+//! runs out. So thrift's compact protocol is read here first, strictly: malformed data is refused, and so is a field
+//! whose type does not match its number, since the parser would read it anyway and so might find another schema in the
+//! same bytes. A schema is a flattened tree: elements in pre-order, each with its number of children.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -12,7 +11,7 @@ use std::ops::Range;
 use parquet::basic::Type as PhysicalType;
 use parquet::schema::types::SchemaDescriptor;
 
-/// Levels of structs and lists within one another; Arrow's consumers import 64.
+/// Maximum nesting of structs and lists; Arrow's consumers import 64 levels.
 const MAX_SCHEMA_DEPTH: usize = 128;
 
 const SCHEMA_FIELD: i16 = 2;
@@ -36,7 +35,7 @@ const PHYSICAL_TYPES: [PhysicalType; 8] = [
     PhysicalType::FIXED_LEN_BYTE_ARRAY,
 ];
 
-/// Levels of thrift's own structs; footers have six.
+/// Maximum nesting of thrift's own structs; footers have six levels.
 const MAX_STRUCTS: usize = 32;
 
 const MALFORMED: &str = "its footer is malformed: it is not what Thrift's compact protocol writes for one";
@@ -56,13 +55,13 @@ pub(crate) mod kind {
     pub(crate) const STRUCT: u8 = 12;
 }
 
-/// What a field is by its number; those of a struct stand in the order of their numbers, from 1 on.
+/// The type of a field by its number; the fields of a struct are listed by number, from 1 on.
 enum Known {
-    /// Nothing is known of it: it is what its header says.
+    /// Nothing is known about it: its header decides.
     Any,
     Bool,
     Byte,
-    /// Of any width: all are written alike.
+    /// Of any width: all are encoded alike.
     Int,
     Double,
     Binary,
@@ -128,10 +127,10 @@ mod known {
         &[Int, List(&Any), Int, List(&ROW_GROUP), List(&KEY_VALUE), Binary, List(&COLUMN_ORDER)];
 }
 
-/// Refuses a footer whose schema nests deeper than [`MAX_SCHEMA_DEPTH`], that announces more than it has bytes for, or that is
-/// malformed.
+/// Refuses a footer whose schema nests deeper than [`MAX_SCHEMA_DEPTH`], that announces more than it has bytes for, or
+/// that is malformed.
 ///
-/// Returns where the schema lies; `None` unless there is exactly one.
+/// Returns the range of the schema; `None` unless there is exactly one.
 pub(super) fn check_footer(footer: &[u8]) -> Result<Option<Range<usize>>, String> {
     let mut reader = Reader { bytes: footer };
     let mut field = 0;
@@ -151,9 +150,9 @@ pub(super) fn check_footer(footer: &[u8]) -> Result<Option<Range<usize>>, String
     Ok(if schemas.len() == 1 { schemas.pop() } else { None })
 }
 
-/// Refuses a footer that [was checked](check_footer) whose row groups have chunks in the places of columns whose chunks they are
-/// not: of another type, or with the path of another column. The parser goes by places alone, and would take the numbers of
-/// one column for those of another.
+/// Refuses a [checked](check_footer) footer in which a chunk does not belong to the column at its index: it has another
+/// type, or the path of another column. The parser goes by index alone, and would take one column's values for
+/// another's.
 pub(super) fn check_chunks(footer: &[u8], schema: &SchemaDescriptor) -> Result<(), String> {
     let (mut reader, mut field) = (Reader { bytes: footer }, 0);
     let mut paths = None;
@@ -184,14 +183,14 @@ pub(super) fn check_chunks(footer: &[u8], schema: &SchemaDescriptor) -> Result<(
     Ok(())
 }
 
-/// What the metadata of a column chunk say of its column.
+/// A column chunk's metadata about its column.
 #[derive(Default)]
 struct Chunk<'a> {
     physical_type: Option<PhysicalType>,
     path: Option<ChunkPath<'a>>,
 }
 
-/// The names of a column and of what is around it, as they are written.
+/// The names of a column and its ancestors, in serialized form.
 #[derive(Clone, Copy)]
 struct ChunkPath<'a>(&'a [u8]);
 
@@ -223,7 +222,7 @@ pub(super) fn check_offset_index(index: &[u8]) -> Result<(), String> {
     }
 }
 
-/// A reader of thrift's compact protocol; `None` is what is malformed.
+/// A reader of thrift's compact protocol; `None` means malformed.
 pub(crate) struct Reader<'a> {
     pub(crate) bytes: &'a [u8],
 }
@@ -272,7 +271,7 @@ impl<'a> Reader<'a> {
             let before = self.bytes;
             self.value(kind, known_as(known::SCHEMA_ELEMENT, number), 0)?;
             if number == NUM_CHILDREN_FIELD {
-                // Of a number that is too long the parser takes the low bits.
+                // Of a number that is too long, the parser takes the low bits.
                 let [a, b, c, d, ..] = zigzag(Reader { bytes: before }.varint()?).to_le_bytes();
                 num_children = u64::try_from(i32::from_le_bytes([a, b, c, d])).ok();
             }
@@ -280,7 +279,7 @@ impl<'a> Reader<'a> {
         Some(num_children)
     }
 
-    /// Reads a row group, and returns what `wrong` says of the chunk of a leaf.
+    /// Reads a row group, and returns what `wrong` says about a leaf's chunk.
     fn row_group(&mut self, wrong: &mut impl FnMut(usize, &Chunk<'a>) -> Option<String>) -> Result<(), String> {
         let mut field = 0;
         while let Some((number, kind)) = self.next_field(&mut field).ok_or(MALFORMED)? {
@@ -326,7 +325,7 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    /// Reads what is known to be something, and whose header says that it is of `kind`.
+    /// Reads a value of known type whose header says that it is of `kind`.
     fn value(&mut self, kind: u8, known: &'static Known, depth: usize) -> Option<()> {
         match (known, kind) {
             (Known::Any, _)
@@ -350,12 +349,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns number and kind of the next field of a struct; `None` at its end, and where it is malformed.
+    /// Returns number and kind of the next field of a struct; `None` at its end, or if it is malformed.
     pub(crate) fn field(&mut self, last: &mut i16) -> Option<(i16, u8)> {
         self.next_field(last).flatten()
     }
 
-    /// Returns number and kind of the next field of a struct, or that it ends; `None` where it is malformed.
+    /// Returns number and kind of the next field of a struct, or that it ends; `None` if it is malformed.
     fn next_field(&mut self, last: &mut i16) -> Option<Option<(i16, u8)>> {
         let head = self.byte()?;
         if head == 0 {
@@ -410,7 +409,7 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    /// Skips an item of a collection. Of Booleans readers do not agree whether they take a byte there.
+    /// Skips an item of a collection. Readers disagree on whether Booleans take a byte there.
     fn skip_item(&mut self, kind: u8, depth: usize) -> Option<()> {
         if matches!(kind, kind::TRUE | kind::FALSE) { None } else { self.skip(kind, depth + 1) }
     }
@@ -420,7 +419,7 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    /// Returns the next bytes, with their number before them.
+    /// Returns the next length-prefixed bytes.
     pub(crate) fn binary(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.varint()?).ok()?;
         let (binary, rest) = self.bytes.split_at_checked(len)?;
@@ -457,7 +456,7 @@ mod tests {
 
     use super::{MAX_SCHEMA_DEPTH, check_footer, check_offset_index};
 
-    /// A footer whose schema is a root with `depth - 1` groups within one another and a leaf.
+    /// A footer whose schema is a root with `depth - 1` nested groups and a leaf.
     fn footer_of_depth(depth: usize) -> Vec<u8> {
         let mut footer = vec![0x15, 4, 0x19, 0xfc];
         let mut len = depth + 1;
@@ -499,10 +498,10 @@ mod tests {
     fn what_the_parser_would_read_otherwise_is_refused() {
         let with_root = |fields: &[u8]| [&[0x29, 0x1c, 0x48, 1, b'r'], fields, &[0, 0]].concat();
         assert!(check_footer(&with_root(&[])).is_ok());
-        // A number of children that its header calls a byte, and one behind a field that no number fits into.
+        // A number of children that its header calls a byte, and one after a field whose number is out of range.
         let as_byte = with_root(&[0x13, 0x7f]);
         let behind = with_root(&[&[0xd5][..], &[0xd5; 12], &[2]].concat());
-        // A type of logic whose fields are of other lengths than those of the type that it says it is.
+        // A logical type whose fields have other lengths than those of the type it claims to be.
         let of_logic = with_root(&[0x6c, 0xac, 0x15, 0xff, 0x7f, 0, 0]);
         let booleans = with_root(&[0xf9, 0x21, 1, 1]);
         let cut = with_root(&[])[..6].to_vec();

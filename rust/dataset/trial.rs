@@ -1,4 +1,4 @@
-//! Decodes objects that lie in memory, to measure decoders and to compare them.
+//! Decodes in-memory objects, to measure decoders and to compare them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::decode::{self, Body, Misfit, Scratch};
 use crate::error::{Error, Result};
 use crate::rows::RowSet;
 
-/// A row group of an object in memory, of which some rows and columns are read again and again.
+/// A row group of an in-memory object, some rows and columns of which are read repeatedly.
 #[derive(Debug, Clone)]
 pub struct Trial {
     rows: WantedRows,
@@ -27,7 +27,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Returns the row group `place` of the snapshot, whose object is `object`; its rows of `set`.
+    /// Returns a trial of the rows `set` of row group `place` of the snapshot, whose object is `object`.
     pub fn new(snapshot: &Arc<Snapshot>, place: usize, object: &Bytes, set: RowSet) -> Option<Self> {
         let row_group = *snapshot.row_groups.get(place)?;
         let rows = WantedRows::new(snapshot, row_group, set, usize::MAX);
@@ -40,7 +40,7 @@ impl Trial {
         self.rows.row_group
     }
 
-    /// Returns the trial with one of the dataset's columns only.
+    /// Returns the trial with only one of the dataset's columns.
     #[must_use]
     pub fn of_column(mut self, column: usize) -> Self {
         self.projection = Arc::new([column]);
@@ -54,7 +54,7 @@ impl Trial {
         self
     }
 
-    /// Returns the trial with a bound on what pages and values take.
+    /// Returns the trial with a memory limit for pages and values.
     #[must_use]
     pub fn within(mut self, memory_bytes: u64) -> Self {
         self.rows.memory_bytes = memory_bytes;
@@ -65,17 +65,17 @@ impl Trial {
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`], and [`Error::ShortRead`] where the object ends before what is asked for.
+    /// [`Error::Decode`], and [`Error::ShortRead`] if the object ends too early.
     pub fn at_once(&self, decoders: Decoders) -> Result<RecordBatch> {
         let (read, bytes) = self.read(decoders)?;
         read.decode_at_once(bytes)
     }
 
-    /// Decodes all rows, and puts them where `storing` says.
+    /// Decodes all rows, and stores them with `storing`.
     ///
     /// # Errors
     ///
-    /// As [`Self::at_once`].
+    /// As for [`Self::at_once`].
     #[cfg(any(test, fuzzing))]
     pub(crate) fn onto(&self, storing: &dyn Storing) -> Result<Vec<RecordBatch>> {
         let (read, bytes) = self.read(Decoders::Own)?;
@@ -86,14 +86,14 @@ impl Trial {
     ///
     /// # Errors
     ///
-    /// As [`Self::at_once`].
+    /// As for [`Self::at_once`].
     pub fn batches(&self, decoders: Decoders) -> Result<Vec<RecordBatch>> {
         let (read, bytes) = self.read(decoders)?;
         read.decode(bytes)?.collect()
     }
 
-    /// Decodes the rows of one column by the numbers of its dictionary, batch by batch, as filters of texts do; `None` where
-    /// that cannot be done.
+    /// Decodes the rows of one column as dictionary keys, batch by batch, as text filters do; `None` if that is not
+    /// possible.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn coded(&self) -> Option<Vec<RecordBatch>> {
         let (read, bytes) = self.read(Decoders::Own).ok()?;
@@ -108,8 +108,8 @@ impl Trial {
         Some(batches)
     }
 
-    /// Returns why our own decoders would leave a root column of the object to the `parquet` crate after they began with
-    /// it, or refuse it.
+    /// Returns why our own decoders would abandon a root column of the object to the `parquet` crate after starting
+    /// with it, or refuse it.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn misfit(&self, root: usize) -> Option<Misfit> {
         let WantedRows { row_group, set, num_rows, memory_bytes, .. } = &self.rows;

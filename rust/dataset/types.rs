@@ -1,4 +1,4 @@
-//! The Arrow types of an object's columns, derived once for all objects that have the same schema.
+//! The Arrow types of an object's columns, derived once for all objects with the same schema.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use parquet::schema::types::{ColumnDescPtr, SchemaDescPtr};
 
 use super::zones::with_zones;
 
-/// Schemas that are remembered: datasets have one, or a few over time.
+/// Maximum number of cached schemas: datasets have one, or a few over time.
 const MAX_KNOWN: usize = 16;
 
 /// The schemas of the objects opened so far.
@@ -23,7 +23,7 @@ pub(super) struct Schemas {
     known: Mutex<Vec<Arc<Known>>>,
 }
 
-/// A schema of some objects: what it was derived of, and what came of it.
+/// A schema of some objects: its source, and the result.
 #[derive(Debug)]
 struct Known {
     bytes: Bytes,
@@ -37,16 +37,16 @@ struct Known {
 pub(super) struct Types {
     /// Footer, offset index, and the Arrow types to decode to.
     pub(super) reader: ArrowReaderMetadata,
-    /// Those types, with the extension types that Parquet's own types stand for.
+    /// Those types, with the extension types that Parquet's logical types stand for.
     pub(super) schema: SchemaRef,
-    /// The place of each root column's first leaf, and the number of leaves.
+    /// The index of each root column's first leaf, and finally the number of leaves.
     pub(super) first_leaves: Arc<[u32]>,
-    /// A name that two columns have.
+    /// A name that two columns share.
     pub(super) duplicate: Option<String>,
 }
 
 impl Schemas {
-    /// Returns the Parquet schema that has these bytes in a footer.
+    /// Returns the Parquet schema for these bytes of a footer.
     pub(super) fn parquet(&self, bytes: &[u8]) -> Option<SchemaDescPtr> {
         self.find(|known| known.bytes == bytes).map(|known| Arc::clone(&known.parquet))
     }
@@ -55,7 +55,7 @@ impl Schemas {
     ///
     /// # Errors
     ///
-    /// What the decoder says of a schema that has no Arrow types.
+    /// The decoder's error for a schema without Arrow types.
     pub(super) fn types(&self, metadata: Arc<ParquetMetaData>, bytes: Option<Bytes>) -> Result<Types, ParquetError> {
         let Some(bytes) = bytes else { return Types::derive(metadata) };
         let file = metadata.file_metadata();
@@ -107,7 +107,7 @@ impl Types {
     }
 }
 
-/// Returns a name, with what it is in, that two of `fields` or of the fields within one of them have.
+/// Returns the qualified name that two of `fields`, or of the fields within one of them, share.
 fn duplicate(fields: &Fields) -> Option<String> {
     let mut names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
     names.sort_unstable();
@@ -128,7 +128,7 @@ fn duplicate(fields: &Fields) -> Option<String> {
     fields.iter().find_map(|field| within(field).map(|name| format!("{}.{name}", field.name())))
 }
 
-/// Returns the place of each root column's first leaf, and the number of leaves.
+/// Returns the index of each root column's first leaf, and finally the number of leaves.
 fn first_leaves(reader: &ArrowReaderMetadata) -> Arc<[u32]> {
     let schema = reader.parquet_schema();
     let num_roots = schema.root_schema().get_fields().len();
@@ -142,8 +142,8 @@ fn first_leaves(reader: &ArrowReaderMetadata) -> Arc<[u32]> {
     first_leaves.into()
 }
 
-/// Returns `fields` with Arrow's extension types where Parquet has a type of its own for the values; `leaves` are the
-/// Parquet columns below them, in order.
+/// Returns `fields` with Arrow's extension types for Parquet's own logical types; `leaves` are the Parquet columns
+/// below them, in order.
 fn with_extensions<'a>(fields: &Fields, leaves: &mut impl Iterator<Item = &'a ColumnDescPtr>) -> Fields {
     fields.iter().map(|field| with_extension(field, leaves)).collect()
 }
@@ -177,7 +177,7 @@ fn with_extension<'a>(field: &FieldRef, leaves: &mut impl Iterator<Item = &'a Co
     }
 }
 
-/// Where the Arrow types of an object come from.
+/// The source of an object's Arrow types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     /// Its writer's own Arrow schema.
@@ -188,8 +188,8 @@ enum Told {
 
 /// Returns `schema` with the types that batches have.
 ///
-/// Views would pin whole pages in the shuffle, so strings, binary and lists are plain. Dictionaries have an index that
-/// holds the values of all row groups; those that the decoder does not know are their values.
+/// Views would pin whole pages in the shuffle, so strings, binary and lists are plain. Dictionary keys are wide enough
+/// for the values of all row groups; dictionaries that the decoder does not support become plain values.
 fn readable(schema: &Schema, told: Told) -> Schema {
     let fields: Fields = schema.fields().iter().map(|field| readable_field(field, told)).collect();
     Schema::new_with_metadata(fields, schema.metadata().clone())
@@ -204,7 +204,7 @@ fn readable_field(field: &FieldRef, told: Told) -> FieldRef {
     }
 }
 
-/// Returns whether the decoder makes dictionaries of such values.
+/// Returns whether the decoder supports dictionaries of these values.
 fn has_dictionary_decoder(values: &DataType) -> bool {
     match values {
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary => true,
@@ -235,7 +235,7 @@ fn readable_type(data_type: &DataType, told: Told) -> DataType {
         DataType::FixedSizeList(item, len) => DataType::FixedSizeList(readable_field(item, told), *len),
         DataType::Struct(fields) => DataType::Struct(fields.iter().map(|field| readable_field(field, told)).collect()),
         DataType::Map(entries, is_sorted) => DataType::Map(readable_field(entries, told), *is_sorted),
-        // Months, days and milliseconds; the decoder takes it to have no months.
+        // Months, days and milliseconds; the decoder assumes that there are no months.
         DataType::Interval(_) if told == Told::ByParquet => DataType::Interval(IntervalUnit::MonthDayNano),
         other => other.clone(),
     }

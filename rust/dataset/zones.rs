@@ -1,8 +1,8 @@
-//! The zones of timestamps, where the file's unit is another than its writer's.
+//! The time zones of timestamps whose unit in the file differs from the writer's.
 //!
-//! Parquet's own types know that a timestamp is an instant, not in which zone it is shown. That is in the Arrow schema
-//! that writers leave beside it, of which the decoder takes a type as a whole or not at all: not where seconds, which
-//! Parquet lacks, or nanoseconds became another unit.
+//! Parquet's own types record that a timestamp is an instant, but not its time zone. That is in the Arrow schema that
+//! writers store beside it, from which the decoder takes a type as a whole or not at all: not if seconds, which Parquet
+//! lacks, or nanoseconds became another unit.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
-/// Returns `schema` with the zones that `told` has, the Arrow schema of a writer as a footer holds it.
+/// Returns `schema` with the time zones from `told`, the writer's Arrow schema as stored in a footer.
 pub(super) fn with_zones(schema: Schema, told: &str) -> Schema {
     if !schema.fields().iter().any(|field| has_zone(field.data_type())) {
         return schema;

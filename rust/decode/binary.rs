@@ -1,4 +1,4 @@
-//! Values of any length: text and bytes.
+//! Variable-length values: text and bytes.
 
 use std::sync::Arc;
 
@@ -17,41 +17,41 @@ use super::{Fit, MOST_PER_BYTE, Misfit};
 
 const TOO_LONG: Misfit = Misfit("values have more bytes than offsets can count");
 const NOT_UTF8: Misfit = Misfit("a text is not UTF-8");
-const NOT_OF_ONE_LENGTH: Misfit = Misfit("values are not as many as their places");
+const NOT_OF_ONE_LENGTH: Misfit = Misfit("there are not as many values as places for them");
 
 /// Collects texts or bytes.
 #[derive(Debug)]
 pub(super) struct BinaryValues {
     data_type: DataType,
-    /// What a chunk holds, as far as its footer tells: bytes, of so many values.
+    /// The expected contents of a chunk, according to its footer: bytes, and number of values.
     expected: (u64, u64),
     dictionary: Buffer,
     /// Where the dictionary's values begin, and the last ends.
     starts: Vec<usize>,
     place: Place,
-    /// Where else they are in a page that stores all lengths first.
+    /// The position in a page that stores all lengths first.
     behind: Option<Behind>,
     bytes: Bytes,
 }
 
-/// A place in values that lie behind the lengths of all.
+/// A position in values that follow all of their lengths.
 #[derive(Debug, Default)]
 struct Behind {
     lengths: Vec<u32>,
-    /// The number of the next, and where it begins.
+    /// The number of the next value, and where it begins.
     next: usize,
     at: usize,
 }
 
 impl Behind {
-    /// Begins a page of so many values.
+    /// Starts a page with this many values.
     fn begin(&mut self, page: &[u8], num_values: usize) -> Fit<()> {
         let values = read_lengths(page, num_values, &mut self.lengths)?;
         (self.next, self.at) = (0, page.len() - values.len());
         Ok(())
     }
 
-    /// Takes the next values; returns their lengths, and themselves one after another.
+    /// Takes the next values; returns their lengths, and the concatenated values.
     fn take<'p>(&mut self, page: &'p [u8], num_values: usize) -> Fit<(&[u32], &'p [u8])> {
         let lengths = self.lengths.get(self.next..self.next + num_values).ok_or(TOO_FEW)?;
         let end = self.at + lengths.iter().map(|length| *length as usize).sum::<usize>();
@@ -61,21 +61,21 @@ impl Behind {
     }
 }
 
-/// Values one after another.
+/// Concatenated values.
 #[derive(Debug, Default)]
 struct Bytes {
     /// The end of each, after a zero.
     offsets: Vec<i32>,
     data: Vec<u8>,
-    /// Bytes that they may have together: a dictionary repeats long ones with few bytes of numbers.
+    /// Maximum of their total bytes: dictionary keys can repeat long values with few bytes.
     most: usize,
 }
 
-/// Bytes that are copied at once, for values that are not longer, as long as others follow them.
+/// Bytes copied at once for values up to this length, as long as more follow.
 const SHORT: usize = 32;
 
 impl Bytes {
-    /// Appends the `len` bytes at `at` of `all`, which has them.
+    /// Appends the `len` bytes at `at` of `all`, which contains them.
     #[inline]
     fn push(&mut self, all: &[u8], at: usize, len: usize) -> Fit<()> {
         let start = self.data.len();
@@ -86,7 +86,7 @@ impl Bytes {
         let end_offset = i32::try_from(end).map_err(|_| TOO_LONG)?;
         match all[at..].first_chunk::<SHORT>() {
             Some(bytes) if len <= SHORT => {
-                // Two moves of registers instead of a call.
+                // Two register moves instead of a call.
                 self.data.extend_from_slice(bytes);
                 self.data.truncate(end);
             }
@@ -96,7 +96,7 @@ impl Bytes {
         Ok(())
     }
 
-    /// Appends values that lie one after another, of these lengths.
+    /// Appends contiguous values of these lengths.
     fn push_all(&mut self, all: &[u8], lengths: &[u32]) -> Fit<()> {
         let end = self.data.len() + all.len();
         if end > self.most {
@@ -133,7 +133,7 @@ impl Bytes {
     }
 }
 
-/// Slots of which some have no value.
+/// Slots, some of which have no value.
 struct Gaps<'a> {
     set: BitIndexIterator<'a>,
     at: usize,
@@ -153,7 +153,7 @@ impl<'a> Gaps<'a> {
     }
 }
 
-/// Returns where the value is whose length is at a byte of a page, and that length.
+/// Returns the position of the value whose length is at this position of a page, and the length.
 #[inline]
 fn value_at(page: &[u8], at: usize) -> Fit<(usize, usize)> {
     let (len, rest) = page.get(at..).and_then(<[u8]>::split_first_chunk).ok_or(TOO_FEW)?;
@@ -182,7 +182,7 @@ impl BinaryValues {
         self.array(offsets.collect::<Fit<_>>()?, self.dictionary.clone(), None)
     }
 
-    /// Returns where the numbers of the next values are, if the page at hand has numbers.
+    /// Returns the position of the next dictionary keys, if the current page has keys.
     pub(super) fn numbers(&mut self) -> Option<&mut Hybrid> {
         match &mut self.place {
             Place::Numbers(numbers) if self.behind.is_none() => Some(numbers),
@@ -190,7 +190,7 @@ impl BinaryValues {
         }
     }
 
-    /// Appends a value of the dictionary; nothing where it has none, for a NULL.
+    /// Appends a value of the dictionary; an empty one if the key is out of range, for a NULL.
     pub(super) fn push_number(&mut self, number: u32) -> Fit<()> {
         match numbered(&self.starts, number) {
             Ok((start, len)) => self.bytes.push(&self.dictionary, start, len),
@@ -213,7 +213,7 @@ impl BinaryValues {
         }
     }
 
-    /// Appends the next values of a page; before each, `next` says how many slots have none.
+    /// Appends the next values of a page; before each, `next` returns how many slots have none.
     fn take_after(&mut self, page: &[u8], num_values: usize, mut next: impl FnMut(&mut Bytes)) -> Fit<()> {
         let Self { dictionary, starts, place, behind, bytes, .. } = self;
         if let Some(behind) = behind {
@@ -260,7 +260,8 @@ impl BinaryValues {
 }
 
 impl BinaryValues {
-    /// Appends those of the next values of a page whose bits are set; before each, `next` says how many slots have none.
+    /// Appends those of the next values of a page whose bits are set; before each, `next` returns how many slots have
+    /// none.
     fn pick_after(&mut self, page: &[u8], bits: &BooleanBuffer, mut next: impl FnMut(&mut Bytes)) -> Fit<()> {
         let Self { dictionary, starts, place, behind, bytes, .. } = self;
         if let Some(behind) = behind {
@@ -297,7 +298,7 @@ impl BinaryValues {
     }
 }
 
-/// Returns where the value of a dictionary is that has a number, and its length.
+/// Returns the position of the dictionary value with a key, and its length.
 #[inline]
 fn numbered(starts: &[usize], number: u32) -> Fit<(usize, usize)> {
     let pair = starts.get(number as usize..).and_then(<[usize]>::first_chunk::<2>).ok_or(NO_SUCH_VALUE)?;
@@ -417,8 +418,8 @@ fn array<T: ByteArrayType>(offsets: Vec<T::Offset>, data: Buffer, nulls: Option<
         }
     }
     #[expect(unsafe_code, reason = "Arrow's own check takes ten times as long where texts are not ASCII")]
-    // SAFETY: offsets ascend, which their buffer has checked, to the end of the data at most; there are as many bits as values.
-    // All texts together are UTF-8, and each begins where a character does, so each of them is.
+    // SAFETY: offsets ascend, as their buffer has checked, to at most the end of the data; there are as many bits as
+    // values. All texts together are UTF-8, and each begins at a character boundary, so each of them is.
     let array = unsafe { GenericByteArray::<T>::new_unchecked(offsets, data, nulls) };
     Ok(Arc::new(array))
 }

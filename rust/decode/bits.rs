@@ -2,7 +2,7 @@
 
 use arrow_buffer::{BooleanBuffer, Buffer};
 
-/// Bits one after another.
+/// A sequence of bits.
 #[derive(Debug, Default)]
 pub(super) struct Bits {
     words: Vec<u64>,
@@ -10,7 +10,7 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// Returns no bits, with room for so many.
+    /// Returns no bits, with room for this many.
     pub(super) fn with_capacity(num_bits: usize) -> Self {
         Self { words: Vec::with_capacity(num_bits.div_ceil(64)), len: 0 }
     }
@@ -35,7 +35,7 @@ impl Bits {
         self.len += num_bits;
     }
 
-    /// Appends the same bit so many times.
+    /// Appends the same bit this many times.
     #[inline]
     pub(super) fn push_same(&mut self, is_set: bool, num_bits: usize) {
         let word = if is_set { u64::MAX } else { 0 };
@@ -47,7 +47,7 @@ impl Bits {
         }
     }
 
-    /// Appends bits of packed bytes, from the bit `first` on; those beyond them are not set.
+    /// Appends bits of packed bytes, from the bit `first` on; those beyond the end are 0.
     #[inline]
     pub(super) fn push_packed(&mut self, packed: &[u8], first: usize, num_bits: usize) {
         let mut done = 0;
@@ -77,7 +77,7 @@ impl Bits {
     }
 }
 
-/// Returns the 57 bits or more that follow a bit; those beyond the bytes are not set.
+/// Returns at least the next 57 bits from a bit on; those beyond the end are 0.
 #[inline]
 pub(super) fn word_at(bytes: &[u8], bit: usize) -> u64 {
     let rest = bytes.get(bit / 8..).unwrap_or_default();

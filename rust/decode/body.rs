@@ -1,7 +1,7 @@
-//! The bytes of a column chunk: here, or pages in a file that is in the system's memory.
+//! The bytes of a column chunk: in memory, or pages in a file that is in the page cache.
 //!
-//! To read a chunk of megabytes first and decode it then takes it through memory twice. A page at a time, read into the
-//! memory that the one before had, stays in the processor's cache until it is decoded.
+//! Reading a chunk of megabytes first and decoding it then takes it through memory twice. If it is read page by page,
+//! reusing the previous page's memory, each page stays in the processor's cache until it is decoded.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::header::Fields;
 use crate::error::Result;
 use crate::source::CachedFile;
 
-/// Bytes of a chunk at least that is read page by page: shorter ones stay in the cache.
+/// Minimum size of a chunk that is read page by page: smaller ones stay in the cache.
 const LEAST_CHUNK_BYTES: u64 = 2 << 20;
 
-/// Bytes of a page on average at least: each is a call of the system, and one more for its header.
+/// Minimum average size of a page: each takes a system call, and one more for its header.
 const LEAST_PAGE_BYTES: u64 = 128 << 10;
 
-/// Pages that may be smaller: the dictionary, and the last.
+/// Number of pages that may be smaller: the dictionary, and the last.
 const SMALL_PAGES: u64 = 2;
 
-/// Bytes in which the headers are found of columns whose values are short.
+/// Bytes in which the headers of columns with short values are found.
 const HEADER_BYTES: u64 = 512;
 
 /// The bytes of a range of an object.
@@ -31,7 +31,7 @@ pub(crate) enum Body {
     InFile(FilePages),
 }
 
-/// Pages that lie one after another in a file. Their headers are here.
+/// Contiguous pages in a file, with their headers in memory.
 #[derive(Debug, Clone)]
 pub(crate) struct FilePages {
     file: Arc<CachedFile>,
@@ -42,9 +42,9 @@ pub(crate) struct FilePages {
 /// A page in a file.
 #[derive(Debug)]
 pub(super) struct FilePage {
-    /// Its header, and what follows it.
+    /// Its header, and what was read after it.
     pub(super) header: Bytes,
-    /// Where the page itself is.
+    /// The range of the page itself.
     pub(super) range: Range<u64>,
 }
 
@@ -55,7 +55,7 @@ impl From<Bytes> for Body {
 }
 
 impl Body {
-    /// Returns the bytes of the range.
+    /// Returns the number of bytes in the range.
     pub(crate) fn num_bytes(&self) -> usize {
         match self {
             Self::Here(bytes) => bytes.len(),
@@ -81,7 +81,7 @@ impl Body {
 }
 
 impl FilePages {
-    /// Finds the pages of a range of a file, if it is worth reading them one by one and the system has them in its memory.
+    /// Finds the pages of a range of a file, if they are worth reading one by one and in the page cache.
     pub(crate) fn find(file: &Arc<CachedFile>, range: &Range<u64>) -> Option<Self> {
         if range.end - range.start < LEAST_CHUNK_BYTES {
             return None;
@@ -89,7 +89,7 @@ impl FilePages {
         Self::walk(file, range, LEAST_PAGE_BYTES)
     }
 
-    /// Goes from header to header, as long as pages have so many bytes on average.
+    /// Walks from header to header, as long as pages have at least this many bytes on average.
     fn walk(file: &Arc<CachedFile>, range: &Range<u64>, least_bytes: u64) -> Option<Self> {
         let (mut pages, mut at) = (Vec::new(), range.start);
         while at < range.end {
@@ -106,12 +106,12 @@ impl FilePages {
         Some(Self { file: Arc::clone(file), range: range.clone(), pages: pages.into() })
     }
 
-    /// Returns the page at a place, if there are so many.
+    /// Returns the page at an index, if it exists.
     pub(super) fn page(&self, place: usize) -> Option<&FilePage> {
         self.pages.get(place)
     }
 
-    /// Reads a page into `body`, in place of what is there.
+    /// Reads a page into `body`, replacing its contents.
     pub(super) fn read(&self, page: &Range<u64>, body: &mut Vec<u8>) -> Result<()> {
         self.file.read_into(body, page)
     }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::source::Object;
 
-    /// Returns a file of these bytes, if the system says what it has in its memory.
+    /// Returns a file with these bytes, if the system can report what is in its page cache.
     fn file_of(bytes: &[u8]) -> Option<Arc<CachedFile>> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(bytes).unwrap();
@@ -140,7 +140,7 @@ mod tests {
         cached.read_now(&(0..1)).map(|_| Arc::new(cached))
     }
 
-    /// Reads rows in steps of so many.
+    /// Reads rows in steps of this many.
     fn read(
         plan: &crate::decode::ColumnPlan,
         bodies: Vec<Body>,
@@ -175,7 +175,7 @@ mod tests {
                     (Ok(here), Ok(in_file)) => {
                         prop_assert!(here.iter().zip(&in_file).all(|(a, b)| a.to_data() == b.to_data()), "column {root}");
                     }
-                    // A page that is passed over is opened if it is in a file, and shows structs that are NULL.
+                    // A skipped page is opened if it is in a file, which reveals NULL structs.
                     (Ok(_), Err(misfit)) => prop_assert_eq!(misfit, Misfit("a struct is NULL")),
                     (here, in_file) => prop_assert_eq!(here.err(), in_file.err()),
                 }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn small_chunks_small_pages_and_noise_are_read_at_once() {
-        // A page of so many bytes, of nothing but zeros: type, bytes in and out of compression, one value, plain.
+        // A page of this many zero bytes: type, unpacked and stored size, one value, plain.
         let page = |num_bytes: u32| {
             let length = |bytes: &mut Vec<u8>, mut zigzag: u32| {
                 while zigzag >= 128 {

@@ -1,11 +1,11 @@
-//! What pages claim, checked before any decoder believes it.
+//! Checks the claims of pages before any decoder trusts them.
 //!
-//! The `parquet` crate takes memory for what a header claims, and time for lists that have no bytes. So the headers of all
-//! pages that were fetched are read first, one after another, which costs less than a microsecond for each. What is refused
-//! here no writer writes.
+//! The `parquet` crate allocates memory for what a header claims, and spends time on lists without any bytes. So the
+//! headers of all fetched pages are read first, in sequence, which costs less than a microsecond each. No writer
+//! produces what is refused here.
 //!
-//! Headers lie outside of what checksums cover. So where rows are passed over, as many as a header or the page index claims,
-//! these have to agree.
+//! Checksums do not cover headers. So if rows are skipped, by the number that a header or the page index claims, these
+//! have to agree.
 
 use std::ops::Range;
 
@@ -21,45 +21,45 @@ use super::row_texts::{Numbers, RowTexts};
 use super::{Fit, Misfit, delta, levels};
 use crate::dataset::Fragment;
 
-/// What a text takes beside its bytes while it is decoded from lengths: two of them.
+/// What a text takes in addition to its bytes while it is decoded from lengths: two of them.
 const LENGTH_BYTES: u64 = 8;
 
-/// A nonce and a tag, and nothing that is encrypted: of `AES_GCM_V1`, whose headers both algorithms have, and without the tag of
+/// A nonce and a tag, without any content: for `AES_GCM_V1`, whose headers both algorithms use, and without the tag for
 /// `AES_GCM_CTR_V1`.
 const LEAST_ENCRYPTED_BYTES: usize = 12;
 
-/// What the levels of a page hardly ever take more than, beside four bits for each value.
+/// What the levels of a page hardly ever exceed, in addition to four bits per value.
 const FEW_BYTES: usize = 1024;
 
 const MALFORMED: &str = "the header of a page is malformed";
 const ENCRYPTED: &str = "its pages are encrypted, which is not supported; select other columns";
-const STRANGE: &str = "a page claims a strange number of values or bytes";
+const STRANGE: &str = "a page claims an implausible number of values or bytes";
 
-/// What the pages of a leaf column claim.
+/// The claims of the pages of a leaf column.
 #[derive(Debug)]
 pub(crate) struct Claims<'a> {
     column: &'a ColumnChunkMetaData,
-    /// Its pages as the index has them, if there is one.
+    /// Its pages according to the index, if there is one.
     listed: &'a [PageLocation],
-    /// The rows of the row group.
+    /// The number of rows in the row group.
     num_rows: i64,
-    /// Some of them are passed over.
+    /// Whether some of them are skipped.
     is_in_part: bool,
-    /// All its pages are here.
+    /// Whether all its pages were fetched.
     is_whole: bool,
     /// Parts of it, each of whole pages, and where they begin.
     parts: Vec<(u64, &'a [u8])>,
-    /// What they may take.
+    /// The memory limit for pages.
     memory_bytes: u64,
     num_values: u64,
-    /// The largest page out of its compression.
+    /// The size of the largest page when decompressed.
     largest_bytes: u64,
     dictionary: Option<Dictionary<'a>>,
-    /// What a text may come to that repeats the beginning of the one before.
+    /// Maximum length of a text that repeats the beginning of the previous one.
     longest_repeated: u64,
 }
 
-/// A page of the values that others number.
+/// A dictionary page.
 #[derive(Debug)]
 struct Dictionary<'a> {
     stored: &'a [u8],
@@ -68,12 +68,12 @@ struct Dictionary<'a> {
 }
 
 impl<'a> Claims<'a> {
-    /// Reads the headers of a leaf column's pages. `fetched` are parts of the object, each of whole pages, of whose rows all are
-    /// wanted or some.
+    /// Reads the headers of a leaf column's pages. `fetched` are parts of the object, each of whole pages, of whose
+    /// rows all are wanted or some.
     ///
     /// # Errors
     ///
-    /// Says what cannot be.
+    /// If a claim is impossible; says which.
     pub(crate) fn read(
         fragment: &'a Fragment,
         row_group: u32,
@@ -137,7 +137,7 @@ impl<'a> Claims<'a> {
         Ok(claims)
     }
 
-    /// Takes the page that `bytes` begin with, at the byte `start` of the object; returns what follows it.
+    /// Adds the first page of `bytes`, at offset `start` of the object; returns what follows it.
     fn add_first(&mut self, bytes: &'a [u8], start: u64) -> Result<&'a [u8], String> {
         let malformed = || if are_encrypted(bytes) { ENCRYPTED } else { MALFORMED };
         let (fields, header_bytes) = Fields::parse(bytes).ok_or_else(malformed)?;
@@ -150,14 +150,14 @@ impl<'a> Claims<'a> {
         Ok(rest)
     }
 
-    /// Takes a page; `stored` are its bytes, or none of those of a page in a file, which have nothing to look at.
+    /// Adds a page; `stored` are its bytes, or empty for a page in a file, which need not be examined.
     fn add(&mut self, fields: &Fields, stored: &'a [u8], start: u64) -> Result<(), String> {
         if !fields.is_of_one_version() {
             return Err(MALFORMED.to_owned());
         }
         let claimed = fields.stored_bytes().zip(fields.unpacked_bytes()).zip(fields.num_values());
         let ((stored_bytes, unpacked_bytes), num_values) = claimed.ok_or(STRANGE)?;
-        // What is not compressed stays where it was fetched.
+        // Uncompressed bytes stay where they were fetched.
         let is_compressed = self.column.compression() != Compression::UNCOMPRESSED;
         let unpacked_bytes = if is_compressed { unpacked_bytes } else { stored_bytes };
         match fields.page_type() {
@@ -182,14 +182,14 @@ impl<'a> Claims<'a> {
                 }
             }
             // The `parquet` crate may read on within it.
-            Some(INDEX_PAGE) if stored_bytes > 0 => return Err("a page is of indexes".to_owned()),
+            Some(INDEX_PAGE) if stored_bytes > 0 => return Err("a page is an index page".to_owned()),
             _ => {}
         }
         Ok(())
     }
 
-    /// Refuses levels that the column has not, and other rows than values where each row is one. How many rows of lists there are
-    /// is for levels to say: old writers claim as many as values.
+    /// Refuses levels that the column does not have, and, if each row is a value, different numbers of them. The number
+    /// of rows of lists follows from levels: old writers claim as many as values.
     fn check_claim(&self, fields: &Fields, stored: &[u8], num_values: usize, start: u64) -> Result<(), String> {
         if fields.page_type() == Some(DATA_PAGE_V2) {
             let Second { num_rows, level_bytes: [rep_bytes, def_bytes], .. } = fields.second().ok_or(STRANGE)?;
@@ -200,7 +200,7 @@ impl<'a> Claims<'a> {
                 parts.all(|(part, max)| max > 0 || levels::are_none(part, num_values))
             };
             if !stored.is_empty() && !parts.is_some_and(are_sound) {
-                return Err("a page claims levels that it has not".to_owned());
+                return Err("a page claims levels that it does not have".to_owned());
             }
             if !self.is_of_lists() && num_rows != num_values {
                 return Err(format!("a page claims {num_values} values and {num_rows} rows"));
@@ -209,7 +209,7 @@ impl<'a> Claims<'a> {
         if self.is_of_lists() { Ok(()) } else { self.check_rows(num_values, start) }
     }
 
-    /// Refuses other rows of the page at the byte `start` than the index says, where some are passed over.
+    /// If some rows are skipped, refuses a page at offset `start` whose number of rows differs from the index.
     fn check_rows(&self, num_rows: usize, start: u64) -> Result<(), String> {
         let place = self.listed.binary_search_by_key(&i64::try_from(start).ok(), |page| Some(page.offset));
         let Some(place) = place.ok().filter(|_| self.is_in_part) else { return Ok(()) };
@@ -221,12 +221,12 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// Refuses pages that the `parquet` crate would take more memory for than they claim: those that unpack to more, and
-    /// lengths of texts that are more than these, or that lead behind the page, where some are passed over.
+    /// Refuses pages for which the `parquet` crate would allocate more memory than they claim: those that decompress to
+    /// more, and text lengths that exceed the claim or, if rows are skipped, the page.
     ///
     /// # Errors
     ///
-    /// Says what cannot be.
+    /// If a claim is impossible; says which.
     pub(crate) fn check_memory(&mut self) -> Result<(), String> {
         if self.column.compression() != Compression::UNCOMPRESSED {
             let claimed = |fields: &Fields| fields.unpacked_bytes().unwrap_or(0);
@@ -243,11 +243,11 @@ impl<'a> Claims<'a> {
                 continue;
             }
             let num_values = fields.num_values().unwrap_or(0);
-            // Whether it unpacks is for the decoder to say.
+            // Whether it decompresses is checked by the decoder.
             let opened = open(self.column, &mut scratch, &fields, stored, fields.unpacked_bytes().unwrap_or(0));
             let Some((levels, values)) = opened.filter(|(_, values)| !values.is_empty()) else { continue };
             let Some(lengths) = lengths else {
-                // How many levels there are is looked at apart.
+                // The number of levels is checked separately.
                 let (max, is_old) = (highest_levels(self.column)[1], fields.are_levels_old()[1]);
                 let num_texts = count_levels(levels[1], is_old, num_values, max, max).unwrap_or(0);
                 if !are_within(values, num_texts) {
@@ -266,7 +266,7 @@ impl<'a> Claims<'a> {
         Ok(())
     }
 
-    /// Returns whether a page unpacks to what it claims, as far as the `parquet` crate would not see that it does not.
+    /// Returns whether a page decompresses to the size it claims, as far as the `parquet` crate would not notice.
     fn is_as_claimed(&self, fields: &Fields, stored: &[u8], unpacked_bytes: usize) -> bool {
         let Some((plain, packed)) = fields.plain_bytes().and_then(|plain| stored.split_at_checked(plain)) else {
             return true;
@@ -285,15 +285,15 @@ impl<'a> Claims<'a> {
         u64::try_from(self.column.num_values()).unwrap_or(0)
     }
 
-    /// Returns the bytes that the dictionary and the largest page take out of their compression: so much is held at once.
+    /// Returns the bytes of the decompressed dictionary and largest page, which are held at once.
     pub(crate) fn unpacked_bytes(&self) -> u64 {
         let is_compressed = self.column.compression() != Compression::UNCOMPRESSED;
         let dictionary = self.dictionary.as_ref().filter(|_| is_compressed);
         self.largest_bytes.saturating_add(dictionary.map_or(0, |dictionary| dictionary.unpacked_bytes as u64))
     }
 
-    /// Returns about the bytes that texts which are stored once may come to, at most, for each of `num_rows`; looks at them
-    /// only where that may be too many. Those that repeat the beginning of the one before are looked at by
+    /// Returns an approximate upper bound for the bytes per row, over `num_rows`, of texts that are stored once;
+    /// examines them only if that may be too many. Texts that repeat the beginning of the previous one are handled by
     /// [`Self::check_memory`].
     pub(crate) fn text_bytes(&self, num_rows: u64) -> u64 {
         if self.column.column_type() != PhysicalType::BYTE_ARRAY {
@@ -319,7 +319,7 @@ impl<'a> Claims<'a> {
         self.column.column_descr().max_rep_level() > 0
     }
 
-    /// Returns what the texts of one row come to that are stored once, at most: of what cannot be read, each takes `longest`.
+    /// Returns an upper bound for the texts of one row that are stored once: each unreadable one counts as `longest`.
     fn largest_row(&self, longest: u64) -> u64 {
         let lengths = self.dictionary.as_ref().map(|dictionary| dictionary.lengths(self.column.compression()));
         let (mut texts, mut scratch) = (RowTexts::default(), Scratch::default());
@@ -332,16 +332,16 @@ impl<'a> Claims<'a> {
         texts.most_bytes()
     }
 
-    /// Refuses pages whose levels are not as many as they claim, or higher than the column's, and what contradicts them: other rows
-    /// than are claimed, where some are passed over, or than the row group has, and values that are stored byte by byte and are
-    /// more or fewer.
+    /// Refuses pages with another number of levels than they claim, or higher ones than the column's, and
+    /// contradictions: other numbers of rows than claimed, if some are skipped, or than in the row group, and values
+    /// stored byte by byte in another number.
     ///
-    /// The `parquet` crate waits for missing ones for ever, and takes other values for what is too high. Not looked at are levels
-    /// of columns without lists that are compressed with the values.
+    /// The `parquet` crate waits forever for missing levels, and misreads values of too high ones. Levels that are
+    /// compressed together with values are not examined for columns without lists.
     ///
     /// # Errors
     ///
-    /// Says what cannot be.
+    /// If a claim is impossible; says which.
     pub(crate) fn check_levels(&self) -> Result<(), String> {
         let mut scratch = Scratch::default();
         let max = highest_levels(self.column);
@@ -350,12 +350,13 @@ impl<'a> Claims<'a> {
         let mut all_rows = self.is_whole.then_some(0_u64);
         while let Some((start, fields, stored)) = pages.next() {
             let is_split = fields.is_split_by_bytes();
-            // Of one level a row, to unpack them would cost half of the decoding again, and a wrong one moves no other row.
+            // With one level per row, unpacking them would cost half of the decoding again, and a wrong one moves no
+            // other row.
             let is_dear = is_compressed && fields.second().is_none() && !self.is_of_lists();
             if !is_split && (max == [0, 0] || is_dear) {
                 continue;
             }
-            // What cannot be unpacked is for the decoder to say.
+            // Failed decompression is reported by the decoder.
             let Some((levels, value_bytes)) = self.levels(&mut scratch, &fields, stored) else {
                 all_rows = None;
                 continue;
@@ -371,7 +372,7 @@ impl<'a> Claims<'a> {
             };
             let (num_rows, num_present) = (count(0, 0)?, count(1, max[1])?);
             if self.is_of_lists() {
-                // After the last page there are no rows that would be taken for others.
+                // After the last page there are no rows that could be confused.
                 let claim = fields.second().filter(|_| self.is_in_part && pages.peek().is_some());
                 if let Some(Second { num_rows: claimed, .. }) = claim.filter(|claim| claim.num_rows != num_rows) {
                     return Err(format!("a page claims {claimed} rows and has {num_rows}"));
@@ -389,7 +390,7 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// Returns the levels of a data page, and the bytes that its values take; takes no more out of its compression than it must.
+    /// Returns the levels of a data page, and the size of its values; decompresses no more than necessary.
     fn levels<'p>(
         &self,
         scratch: &'p mut Scratch,
@@ -425,7 +426,7 @@ impl<'a> Claims<'a> {
         Some((levels, all_bytes.checked_sub(bytes.len() - values.len())?))
     }
 
-    /// Returns the data pages that are here, with what is stored of each, and where they begin.
+    /// Returns the fetched data pages, with their stored bytes, and where they begin.
     fn data_pages(&self) -> impl Iterator<Item = (u64, Fields, &'a [u8])> {
         self.pages().filter(|(_, fields, _)| matches!(fields.page_type(), Some(DATA_PAGE | DATA_PAGE_V2)))
     }
@@ -433,7 +434,7 @@ impl<'a> Claims<'a> {
     fn pages(&self) -> impl Iterator<Item = (u64, Fields, &'a [u8])> {
         self.parts.iter().flat_map(|(start, part)| {
             let mut rest = *part;
-            // All was read before.
+            // All headers were read before.
             std::iter::from_fn(move || {
                 let (fields, header_bytes) = Fields::parse(rest).filter(|_| !rest.is_empty())?;
                 let page = start + (part.len() - rest.len()) as u64;
@@ -445,8 +446,8 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// Returns whether bytes that begin with no header of a page look like an encrypted one and the page behind it: each has its
-/// length before it, a nonce and a tag.
+/// Returns whether bytes without a valid page header look like an encrypted one and the page after it: each is prefixed
+/// by its length, and has a nonce and a tag.
 fn are_encrypted(bytes: &[u8]) -> bool {
     let next = |bytes: &'_ [u8]| {
         let (len, rest) = bytes.split_first_chunk()?;
@@ -468,7 +469,7 @@ fn count_levels(bytes: &[u8], are_old: bool, num_levels: usize, max: i16, wanted
     levels::count(bytes, stored, num_levels, max.unsigned_abs().into(), wanted.unsigned_abs().into())
 }
 
-/// Returns whether so many texts, each behind its length, lie within `values`.
+/// Returns whether this many length-prefixed texts are within `values`.
 fn are_within(values: &[u8], num_texts: usize) -> bool {
     let mut rest = Some(values);
     for _ in 0..num_texts {
@@ -478,7 +479,7 @@ fn are_within(values: &[u8], num_texts: usize) -> bool {
     rest.is_some()
 }
 
-/// Adds the texts of a data page that are stored elsewhere: in a dictionary whose texts have `lengths`, or before.
+/// Adds the texts of a data page that are stored elsewhere: in a dictionary whose texts have `lengths`, or earlier.
 fn add_texts(
     texts: &mut RowTexts,
     column: &ColumnChunkMetaData,
@@ -496,7 +497,7 @@ fn add_texts(
     if fields.is_of_dictionary() {
         let mut numbers = match values.split_first() {
             Some((&width, values)) => Numbers::new(values, usize::from(width)),
-            // There is nothing but NULL.
+            // Everything is NULL.
             None => None,
         };
         let mut next_text = || lengths.get(numbers.as_mut()?.next()? as usize).copied().map(u64::from);
@@ -511,7 +512,7 @@ fn add_texts(
     texts.add(num_values, levels, max, || Some(0))
 }
 
-/// Returns the levels and the values of a data page, out of its compression.
+/// Returns the decompressed levels and values of a data page.
 fn open<'p>(
     column: &ColumnChunkMetaData,
     scratch: &'p mut Scratch,
@@ -521,7 +522,7 @@ fn open<'p>(
 ) -> Option<([&'p [u8]; 2], &'p [u8])> {
     let (plain_bytes, compression) = match (fields.plain_bytes(), column.compression()) {
         (Some(plain_bytes), compression) if compression != Compression::UNCOMPRESSED => (plain_bytes, compression),
-        // Nothing of it is compressed.
+        // Nothing in it is compressed.
         (plain_bytes, _) => (plain_bytes.unwrap_or(0), Compression::UNCOMPRESSED),
     };
     let (plain, packed) = stored.split_at_checked(plain_bytes)?;
@@ -529,14 +530,14 @@ fn open<'p>(
     fields.split(plain, bytes, highest_levels(column))
 }
 
-/// Returns the highest repetition and definition levels.
+/// Returns the maximum repetition and definition levels.
 fn highest_levels(column: &ColumnChunkMetaData) -> [i16; 2] {
     let column = column.column_descr();
     [column.max_rep_level(), column.max_def_level()]
 }
 
 impl Dictionary<'_> {
-    /// Returns the bytes of its texts, as far as they can be read.
+    /// Returns the lengths of its texts, as far as they can be read.
     fn lengths(&self, compression: Compression) -> Vec<u32> {
         let mut scratch = Scratch::default();
         let mut rest = scratch.unpack_any(compression, self.stored, self.unpacked_bytes).unwrap_or_default();
@@ -550,7 +551,7 @@ impl Dictionary<'_> {
     }
 }
 
-/// Returns the bytes of a dictionary's value at least.
+/// Returns the minimum bytes of a dictionary's value.
 fn least_bytes(column: &ColumnChunkMetaData) -> usize {
     match column.column_type() {
         PhysicalType::BOOLEAN => 0,

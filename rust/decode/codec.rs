@@ -1,4 +1,4 @@
-//! Takes pages out of their compression, into memory that is used again from page to page and column to column.
+//! Decompresses pages, into memory that is reused from page to page and column to column.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -10,22 +10,22 @@ use zstd::bulk::Decompressor;
 
 use super::{Fit, Misfit};
 
-/// What snappy makes of a byte at most: a copy of 64 bytes takes three.
+/// Maximum compression ratio of snappy: a copy of 64 bytes takes three.
 const MOST_BY_SNAPPY: usize = 32;
 
-/// What LZ4 makes of a byte at most.
+/// Maximum compression ratio of LZ4.
 const MOST_BY_LZ4: usize = 256;
 
-/// Bytes that brotli takes in at once.
+/// Bytes that brotli reads at once.
 const BUFFER_BYTES: usize = 1 << 16;
 
-/// What gzip makes of a byte at most.
+/// Maximum compression ratio of gzip.
 const MOST_BY_GZIP: u64 = 1032;
 
-/// Returns whether `stored` unpacks to `num_bytes` at most, or fails.
+/// Returns whether `stored` decompresses to at most `num_bytes`, or fails.
 ///
-/// Counts only where the `parquet` crate would not stop, and it may be more than `memory_bytes`: that costs as much as
-/// unpacking it does. Of brotli a few bytes may be any number, of the old LZ4 frames may follow each other.
+/// Counts only if the `parquet` crate would not stop, and it may be more than `memory_bytes`: that costs as much as
+/// decompressing. With brotli, a few bytes may become any number; with the old LZ4, frames may follow one another.
 pub(super) fn is_at_most(compression: Compression, stored: &[u8], num_bytes: usize, memory_bytes: u64) -> bool {
     let count = |reader: &mut dyn Read| io::copy(&mut reader.take(num_bytes as u64 + 1), &mut io::sink());
     let unpacked = match compression {
@@ -39,7 +39,7 @@ pub(super) fn is_at_most(compression: Compression, stored: &[u8], num_bytes: usi
     unpacked.map_or(true, |unpacked| unpacked <= num_bytes as u64)
 }
 
-/// The compressions that are known here.
+/// The supported compressions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Codec {
     Uncompressed,
@@ -48,12 +48,12 @@ pub(super) enum Codec {
     Brotli,
     Zstd,
     Lz4Raw,
-    /// What was called LZ4 before, whichever it is.
+    /// What used to be called LZ4, in any variant.
     OldLz4,
 }
 
 impl Codec {
-    /// Returns the codec of a column; `None` where it is left to the `parquet` crate.
+    /// Returns the codec of a column; `None` if it is left to the `parquet` crate.
     pub(super) fn of(compression: Compression) -> Option<Self> {
         match compression {
             Compression::UNCOMPRESSED => Some(Self::Uncompressed),
@@ -68,7 +68,7 @@ impl Codec {
     }
 }
 
-/// What decoding a column needs beside its arrays: one page, and the state of the codec.
+/// What decoding a column needs in addition to its arrays: one page, and the state of the codec.
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// A page as it was read from a file.
@@ -87,12 +87,12 @@ impl fmt::Debug for Scratch {
 }
 
 impl Scratch {
-    /// Returns the page that was unpacked last.
+    /// Returns the last decompressed page.
     pub(super) fn page(&self) -> &[u8] {
         &self.page
     }
 
-    /// Unpacks `stored`, which should be of `num_bytes`; `None` where it cannot be.
+    /// Decompresses `stored`, which should become `num_bytes`; `None` if that fails.
     pub(super) fn unpack_any<'s>(
         &'s mut self,
         compression: Compression,
@@ -106,7 +106,7 @@ impl Scratch {
         Some(&self.page)
     }
 
-    /// Unpacks at least the first `num_bytes` of `stored`, which should be of `all_bytes`; `None` where it cannot be.
+    /// Decompresses at least the first `num_bytes` of `stored`, which should become `all_bytes`; `None` if that fails.
     pub(super) fn unpack_first<'s>(
         &'s mut self,
         compression: Compression,
@@ -117,7 +117,7 @@ impl Scratch {
         if num_bytes >= all_bytes / 2 {
             return self.unpack_any(compression, stored, all_bytes);
         }
-        // A few blocks of it, by a decoder that takes its memory each time.
+        // A few blocks of it, with a decoder that allocates each time.
         match compression {
             Compression::GZIP(_) => self.read(num_bytes, MultiGzDecoder::new(stored)),
             Compression::BROTLI(_) => self.read(num_bytes, brotli::Decompressor::new(stored, BUFFER_BYTES)),
@@ -128,7 +128,7 @@ impl Scratch {
         Some(&self.page)
     }
 
-    /// Unpacks `stored`, which must be of exactly `num_bytes`.
+    /// Decompresses `stored`, which must become exactly `num_bytes`.
     pub(super) fn unpack(&mut self, codec: Codec, stored: &[u8], num_bytes: usize) -> Fit<()> {
         const CORRUPT: Misfit = Misfit("a page cannot be taken out of its compression");
         let unpacked = match codec {
@@ -182,9 +182,9 @@ impl Scratch {
         if unpacked == num_bytes { Ok(()) } else { Err(CORRUPT) }
     }
 
-    /// Unpacks the member of gzip that `stored` is, at once and faster than by parts; `None` where it is anything else.
+    /// Decompresses `stored` as a single gzip member, at once and faster than in parts; `None` if it is anything else.
     fn unpack_member(&mut self, stored: &[u8], num_bytes: usize) -> Fit<Option<usize>> {
-        // What it comes to is at the end of it.
+        // Its decompressed size is at the end.
         let told = stored.last_chunk().map(|told| u32::from_le_bytes(*told) as usize);
         if told != Some(num_bytes) {
             return Ok(None);
@@ -195,7 +195,7 @@ impl Scratch {
         Ok(unpacked.ok().filter(|unpacked| *unpacked == num_bytes))
     }
 
-    /// Reads `num_bytes` at most; returns how many.
+    /// Reads at most `num_bytes`; returns how many.
     fn read(&mut self, num_bytes: usize, reader: impl Read) -> io::Result<usize> {
         self.page.clear();
         reader.take(num_bytes as u64).read_to_end(&mut self.page)
@@ -208,8 +208,8 @@ impl Scratch {
     }
 }
 
-/// Unpacks what the old `LZ4` stands for: blocks with their lengths before them, as Hadoop writes them, frames of LZ4 or one
-/// block, whichever it is, in the order in which the `parquet` crate tries them.
+/// Decompresses the variants of the old `LZ4`: Hadoop's length-prefixed blocks, LZ4 frames, or a single block, tried in
+/// the same order as the `parquet` crate does.
 fn old_lz4(stored: &[u8], num_bytes: usize) -> Option<Vec<u8>> {
     let of_frames = || {
         let mut page = Vec::new();
@@ -219,7 +219,7 @@ fn old_lz4(stored: &[u8], num_bytes: usize) -> Option<Vec<u8>> {
     of_hadoop(stored, num_bytes).or_else(of_frames).or_else(|| of_block(stored, num_bytes))
 }
 
-/// Unpacks blocks of LZ4, each behind the bytes that it comes to and those that it takes.
+/// Decompresses LZ4 blocks, each prefixed by its decompressed and its stored size.
 fn of_hadoop(stored: &[u8], num_bytes: usize) -> Option<Vec<u8>> {
     let (mut page, mut rest) = (Vec::new(), stored);
     let length = |rest: &mut &[u8]| {

@@ -1,4 +1,4 @@
-//! Texts and bytes as the numbers that they have in the dictionary of their chunk.
+//! Text and bytes as keys of their chunk's dictionary.
 
 use std::mem;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::spread::spread;
 use super::values::{NO_SUCH_VALUE, Numbers, Stored, TOO_FEW, Values, each_number, each_picked_number};
 use super::{Fit, MOST_PER_BYTE, Misfit};
 
-/// Collects numbers as long as pages have them, and finishes them as 32-bit integers. Where a page has values in their place,
-/// all that was collected since the last time becomes values.
+/// Collects keys as long as pages have them, as 32-bit integers. If a page has values instead, everything collected
+/// since the last array becomes values.
 #[derive(Debug)]
 pub(super) struct CodedValues {
-    /// The dictionary, the place in the page at hand, and values.
+    /// The dictionary, the position in the current page, and values.
     texts: BinaryValues,
     num_texts: u32,
     dictionary: Option<ArrayRef>,
-    /// Nothing where there are texts.
+    /// Empty if there are texts.
     numbers: Vec<u32>,
-    /// Numbers between their page and their slots.
+    /// Keys on their way from a page to their slots.
     dense: Vec<u32>,
     /// The room that texts would need.
     reserved: (usize, usize),
@@ -33,12 +33,12 @@ impl CodedValues {
         Self { texts, num_texts: 0, dictionary: None, numbers: Vec::new(), dense: Vec::new(), reserved: (0, 0) }
     }
 
-    /// Returns whether the next values become numbers.
+    /// Returns whether the next values become keys.
     fn is_numbered(&mut self, num_values: usize) -> bool {
         self.texts.num_slots() == 0 && (num_values == 0 || self.texts.numbers().is_some())
     }
 
-    /// Appends the next numbers of a page to `out`.
+    /// Appends the next keys of a page to `out`.
     fn read(&mut self, page: &[u8], num_values: usize, out: impl Fn(&mut Self) -> &mut Vec<u32>) -> Fit<()> {
         if num_values == 0 {
             return Ok(());
@@ -61,7 +61,7 @@ impl CodedValues {
         Ok(())
     }
 
-    /// Passes over values, and then appends those of the next numbers to `out` whose bits are set.
+    /// Skips values, then appends those of the next keys whose bits are set to `out`.
     fn pick(
         &mut self,
         page: &[u8],
@@ -81,7 +81,7 @@ impl CodedValues {
         Ok(())
     }
 
-    /// Goes on with texts.
+    /// Switches to texts.
     fn spell_out(&mut self) -> Fit<()> {
         if self.texts.num_slots() > 0 {
             return Ok(());

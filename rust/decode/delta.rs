@@ -1,35 +1,36 @@
-//! Numbers that are stored as differences: `DELTA_BINARY_PACKED`. `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY` begin with
-//! such, which are lengths of texts.
+//! Delta-encoded numbers: `DELTA_BINARY_PACKED`. `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY` begin with them, as
+//! lengths of texts.
 //!
-//! The `parquet` crate takes memory for as many lengths as there are said to be, and for texts that repeat the beginning of
-//! the one before as often as they say. So they are looked at before.
-//! See <https://github.com/apache/parquet-format/blob/master/Encodings.md>.
+//! The `parquet` crate allocates memory for as many lengths as are claimed, and for texts that repeat the beginning of
+//! the previous one as often as they claim. So they are checked first. See
+//! <https://github.com/apache/parquet-format/blob/master/Encodings.md>.
 
 use arrow_buffer::ArrowNativeType;
 
 use super::bits::word_at;
 use super::hybrid::unpack;
 
-/// Numbers that are unpacked at once; blocks have a multiple of so many.
+/// Numbers that are unpacked at once; blocks have a multiple of this.
 const STEP: usize = 128;
 
-/// Blocks have parts, each of a multiple of so many numbers.
+/// The parts of a block have a multiple of this many numbers.
 const PART_STEP: u64 = 32;
 
-/// What is said about a page's lengths that cannot be.
+/// The error for impossible lengths in a page.
 const MALFORMED: &str = "lengths of texts are malformed";
 
 /// The bits of a number.
 pub(super) trait Number: ArrowNativeType {
     const BITS: u8;
 
-    /// Returns the bits of a signed number, if they are enough.
+    /// Returns the bits of a signed number, if they suffice.
     fn of(signed: i64) -> Option<Self>;
 
-    /// Adds numbers, which wrap.
+    /// Adds numbers, wrapping around.
     fn plus(self, other: Self) -> Self;
 
-    /// Unpacks numbers of `width` bits, from the number `first` of `packed` on, a multiple of eight; those beyond it are 0.
+    /// Unpacks numbers of `width` bits, from the number `first` of `packed` on, a multiple of eight; those beyond the
+    /// end are 0.
     fn unpack(packed: &[u8], width: usize, first: usize, out: &mut [Self]);
 }
 
@@ -61,7 +62,7 @@ impl Number for u64 {
     }
 
     fn unpack(packed: &[u8], width: usize, first: usize, out: &mut [Self]) {
-        /// What a word of them holds for certain, wherever it begins.
+        /// The bits that a word has for certain, wherever it begins.
         const HALF: usize = 32;
         if width <= HALF {
             let mut halves = [0; STEP];
@@ -78,7 +79,7 @@ impl Number for u64 {
     }
 }
 
-/// What numbers begin with.
+/// The header of a sequence of numbers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     part_len: usize,
@@ -88,7 +89,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Parses the header that `bytes` begin with, and returns it with what follows it; `None` where it is none.
+    /// Parses the header at the start of `bytes`, and returns it with what follows it; `None` if it is invalid.
     pub(super) fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut rest = bytes;
         let (block_len, num_parts) = (varint(&mut rest)?, varint(&mut rest)?);
@@ -101,7 +102,7 @@ impl Header {
         Some((Self { part_len, num_parts, num_numbers, first }, rest))
     }
 
-    /// Hands out the numbers whose blocks `rest` begins with, some at a time; returns what follows them.
+    /// Passes on the numbers whose blocks `rest` begins with, some at a time; returns what follows them.
     pub(super) fn read<T: Number>(self, mut rest: &[u8], mut each: impl FnMut(&[T])) -> Option<&[u8]> {
         let Self { part_len, num_parts, num_numbers, first } = self;
         let mut last = T::of(first)?;
@@ -144,25 +145,25 @@ impl Header {
     }
 }
 
-/// Returns the longest of the lengths that `bytes` begin with, and what follows them. No more than `most` may be claimed.
+/// Returns the longest of the lengths at the start of `bytes`, and what follows them. At most `most` may be claimed.
 ///
 /// # Errors
 ///
-/// Says what cannot be.
+/// If a claim is impossible; says which.
 pub(super) fn longest(bytes: &[u8], most: usize) -> Result<(u32, &[u8]), String> {
     let mut longest = 0;
     let rest = read(bytes, most, |lengths| longest = lengths.iter().copied().map(length).fold(longest, u32::max))?;
     Ok((longest, rest))
 }
 
-/// Returns the bytes of the longest text of a page whose texts repeat the beginning of the one before: `bytes` begin with how
-/// much each repeats, and how much it has beside that. No more than `most` of them may be claimed.
+/// Returns the bytes of the longest text of a page whose texts repeat the beginning of the previous one: `bytes` begin
+/// with how much each repeats, and how much it adds. At most `most` of them may be claimed.
 ///
-/// The crate takes all of the text before where more is to be repeated than it has.
+/// The crate takes the whole previous text if more is to be repeated than it has.
 ///
 /// # Errors
 ///
-/// Says what cannot be.
+/// If a claim is impossible; says which.
 pub(super) fn longest_repeated(bytes: &[u8], most: usize) -> Result<u64, String> {
     let mut prefixes = Vec::new();
     let rest = read(bytes, most, |lengths| prefixes.extend_from_slice(lengths))?;
@@ -175,14 +176,14 @@ pub(super) fn longest_repeated(bytes: &[u8], most: usize) -> Result<u64, String>
         }
         place = (place + suffixes.len()).min(prefixes.len());
     })?;
-    if are_there { Ok(longest) } else { Err("a text repeats more of the one before than that has".to_owned()) }
+    if are_there { Ok(longest) } else { Err("a text repeats more of the previous text than there is".to_owned()) }
 }
 
-/// Returns the lengths that `bytes` begin with, and what follows them. No more than `most` may be claimed.
+/// Returns the lengths at the start of `bytes`, and what follows them. At most `most` may be claimed.
 ///
 /// # Errors
 ///
-/// Says what cannot be.
+/// If a claim is impossible; says which.
 pub(super) fn lengths(bytes: &[u8], most: usize) -> Result<(Vec<u32>, &[u8]), String> {
     let mut all = Vec::new();
     let rest = read(bytes, most, |lengths| all.extend(lengths.iter().copied().map(length)))?;
@@ -202,7 +203,7 @@ fn read(bytes: &[u8], most: usize, each: impl FnMut(&[u32])) -> Result<&[u8], St
     header.read(rest, each).ok_or_else(|| MALFORMED.to_owned())
 }
 
-/// Takes a number of as many bytes as it needs.
+/// Takes a variable-length number.
 fn varint(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0_u64;
     for shift in (0..u64::BITS).step_by(7) {
@@ -238,7 +239,7 @@ mod tests {
         ((number << 1) ^ (number >> 63)).cast_unsigned()
     }
 
-    /// Writes numbers in blocks of 128, in four parts, as the specification says. Differences wrap.
+    /// Writes numbers in blocks of 128, in four parts, following the specification. Differences wrap around.
     fn encode(numbers: &[i64]) -> Vec<u8> {
         let mut out = Vec::new();
         let first = numbers.first().copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Values of up to eight bytes, all of one width.
+//! Fixed-width values of up to eight bytes.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,10 +17,10 @@ use super::{Fit, MOST_PER_BYTE, Misfit};
 
 /// The bits of a value.
 pub(super) trait Word: ArrowNativeType + fmt::Debug + Default + Send {
-    /// Returns the word that begins with the bytes as they are stored; what these have beyond it is its sign.
+    /// Returns the word with the stored bytes as its lowest; if they are longer, the rest only extends the sign.
     fn of<const STORED: usize>(stored: &[u8; STORED]) -> Self;
 
-    /// Returns the word in two bytes, if these are enough.
+    /// Returns the word in two bytes, if these suffice.
     fn half(self) -> Option<u16>;
 }
 
@@ -46,16 +46,16 @@ fn extend<T: Word, const STORED: usize>(words: &mut Vec<T>, stored: &[u8]) {
     words.extend(stored.as_chunks::<STORED>().0.iter().map(T::of));
 }
 
-/// Collects values of one width, of whatever type, which are stored in `STORED` bytes.
+/// Collects values of one width, of any type, which are stored in `STORED` bytes.
 #[derive(Debug)]
 pub(super) struct FixedValues<T, const STORED: usize> {
     data_type: DataType,
     dictionary: Vec<T>,
     place: Place,
     words: Vec<T>,
-    /// Values between their page and their slots.
+    /// Values on their way from a page to their slots.
     dense: Vec<T>,
-    /// The dictionary in two bytes each, once it is asked for; `None` within where these are not enough.
+    /// The dictionary in two bytes per value, once requested; the inner `None` if these do not suffice.
     halves: Option<Option<Vec<u16>>>,
     dense_halves: Vec<u16>,
 }
@@ -103,7 +103,7 @@ fn read<T: Word, const STORED: usize>(
     })
 }
 
-/// Appends those of the next values of a page to `out` whose bits are set.
+/// Appends those of the next values of a page whose bits are set to `out`.
 fn pick<T: Word, const STORED: usize>(
     place: &mut Place,
     bytes: &[u8],
@@ -123,7 +123,7 @@ fn pick<T: Word, const STORED: usize>(
     }
 }
 
-/// Appends the values that have these numbers.
+/// Appends the values with these keys.
 fn look_up<T: Word>(dictionary: &[T], numbers: &[u32], out: &mut Vec<T>) -> Fit<()> {
     let mut is_inside = true;
     out.extend(numbers.iter().map(|&number| {
@@ -170,7 +170,7 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
 
     fn set_page(&mut self, encoding: Encoding, bytes: &[u8], num_values: usize) -> Fit<()> {
         self.place = Place::of_page(encoding, bytes)?;
-        // Also where the last ones are not wanted: the others may begin elsewhere then.
+        // Even if the last ones are not wanted: the others might then begin elsewhere.
         let is_whole = num_values.checked_mul(STORED).is_some_and(|len| len <= bytes.len());
         if encoding == Encoding::Plain && !is_whole { Err(Misfit::TOO_SHORT) } else { Ok(()) }
     }
@@ -197,7 +197,7 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
         num_values: usize,
         width: usize,
     ) -> Option<Items<'a>> {
-        // Where this fails, who reads the values finds them where they were, and why.
+        // If this fails, reading the values starts from the same position, and reports why.
         let mut place = self.place;
         let items = match &mut place {
             Place::Plain(at) => {
@@ -261,7 +261,7 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
     }
 
     fn reserve(&mut self, num_slots: usize, stored_bytes: usize) -> Fit<()> {
-        // A page may claim anything; what is beyond is found to be there first.
+        // A page may claim anything; anything beyond this must first prove to exist.
         let believable = num_slots.min(stored_bytes.saturating_mul(MOST_PER_BYTE) / size_of::<T>());
         self.words.try_reserve_exact(believable).map_err(|_| Misfit::MEMORY)
     }

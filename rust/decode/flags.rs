@@ -1,4 +1,4 @@
-//! Booleans, as bits or as runs of them.
+//! Booleans, as bits or in runs.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::hybrid::{Hybrid, Run};
 use super::values::{Stored, TOO_FEW, Values};
 use super::{Fit, Misfit};
 
-/// Where the values of a page are.
+/// The position of a page's values.
 #[derive(Debug)]
 enum Place {
-    /// The next is at a bit.
+    /// The next one is this bit.
     Plain(usize),
     Runs(Hybrid),
 }
@@ -64,7 +64,7 @@ impl Place {
     }
 }
 
-/// Returns the end of so many bits from `start` on.
+/// Returns the end of this many bits from `start` on.
 fn end_of(start: usize, num_bits: usize, bytes: &[u8]) -> Fit<usize> {
     start.checked_add(num_bits).filter(|end| end.div_ceil(8) <= bytes.len()).ok_or(TOO_FEW)
 }
@@ -88,11 +88,11 @@ impl Values for FlagValues {
             Encoding::Runs => {
                 let len = bytes.first_chunk().map(|len| u32::from_le_bytes(*len) as usize);
                 if num_values > 0 && len != bytes.len().checked_sub(LENGTH_BYTES) {
-                    return Err(Misfit("runs of Booleans have another length than they claim"));
+                    return Err(Misfit("runs of Booleans have a different length than they claim"));
                 }
                 Place::Runs(Hybrid::new(LENGTH_BYTES, 1)?)
             }
-            _ => return Err(Misfit("Booleans are in another encoding")),
+            _ => return Err(Misfit("Booleans are in an unexpected encoding")),
         };
         Ok(())
     }

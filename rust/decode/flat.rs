@@ -14,8 +14,8 @@ use super::rows::Rows;
 use super::values::Leaf;
 use super::{Column, Fit, Misfit, levels};
 
-/// Reads a column whose rows are values or NULL, or in structs that may be NULL: these are put around them again, each with
-/// the one leaf.
+/// Reads a column whose rows are values or NULL, possibly inside nullable structs: these are rebuilt around the values,
+/// each with the one leaf.
 #[derive(Debug)]
 pub(super) struct Flat {
     pages: Pages,
@@ -23,16 +23,16 @@ pub(super) struct Flat {
     wanted: Rows,
     /// The definition level of a value.
     value: u8,
-    /// Those of structs that are NULL, as bits.
+    /// The levels of NULL structs, as bits.
     hidden: u64,
-    /// The rows of the page at hand.
+    /// The first row of the current page.
     first_row: u32,
     end_row: u32,
-    /// What was last taken of that page; kept for its memory.
+    /// What was last taken from that page; kept for its memory.
     slots: Vec<Range<usize>>,
-    /// The definition levels of a page, where they differ.
+    /// The definition levels of a page, if they differ.
     defs: Vec<u8>,
-    /// Those of all slots so far, where structs may be NULL.
+    /// The levels of all slots so far, if structs may be NULL.
     taken: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ impl Flat {
         Self { pages, leaf, wanted, value, hidden, first_row: 0, end_row: 0, slots, defs, taken }
     }
 
-    /// Opens the page that has the row `wanted`.
+    /// Opens the page that contains the row `wanted`.
     fn find(&mut self, wanted: u32) -> Fit<()> {
         while wanted >= self.end_row {
             let page = self.pages.next()?.ok_or(Misfit::MISSING)?;
@@ -55,7 +55,7 @@ impl Flat {
             let first = page.rows.as_ref().map_or(self.end_row, |rows| rows.start);
             let end = u32::try_from(num_values).ok().and_then(|num| first.checked_add(num)).ok_or(Misfit::MISSING)?;
             if page.rows.as_ref().is_some_and(|rows| rows.end != end) {
-                return Err(Misfit("a page has another number of rows than the index says"));
+                return Err(Misfit("a page has a different number of rows than the index says"));
             }
             (self.first_row, self.end_row) = (first, end);
             if wanted < end {
@@ -78,13 +78,13 @@ impl Flat {
         if let Kind::V2 { num_nulls, .. } = kind
             && num_present + num_nulls != num_values
         {
-            return Err(Misfit("a page has another number of NULLs than it claims"));
+            return Err(Misfit("a page has a different number of NULLs than it claims"));
         }
         let encoding = self.pages.make_plain(encoding, self.leaf.stored(), num_present)?;
         self.leaf.set_page(encoding, self.pages.values(), num_values, validity)
     }
 
-    /// Returns which slots within structs have values; `None` where all have.
+    /// Returns which slots within structs have values; `None` if all have.
     fn read_levels(&mut self, num_values: usize) -> Fit<Option<BooleanBuffer>> {
         self.defs.clear();
         if levels::are_all(self.pages.defs(), num_values, self.value)? {
@@ -94,7 +94,7 @@ impl Flat {
         Ok(Some(levels::equal(&self.defs, self.value)))
     }
 
-    /// Notes the levels of slots that were taken of the page at hand.
+    /// Records the levels of slots that were taken from the current page.
     fn note_levels(&mut self, slots: Range<usize>) {
         if self.hidden == 0 {
             return;
@@ -105,7 +105,7 @@ impl Flat {
         }
     }
 
-    /// Puts structs around the slots that were taken, one in the other, as which of them are NULL.
+    /// Wraps the taken slots in structs, inside out, according to which of them are NULL.
     fn in_structs(&mut self, leaf: ArrayRef) -> Fit<ArrayRef> {
         let taken = std::mem::take(&mut self.taken);
         let mut levels = (0..self.value).rev().filter(|level| self.hidden >> level & 1 == 1);
@@ -113,7 +113,7 @@ impl Flat {
             let nulls = NullBuffer::new(BooleanBuffer::collect_bool(taken.len(), |slot| taken[slot] > level));
             let field = Field::new("", inner.data_type().clone(), true);
             let array = StructArray::try_new(vec![field].into(), vec![inner], Some(nulls));
-            Ok(Arc::new(array.map_err(|_| Misfit("levels are not as many as values"))?) as ArrayRef)
+            Ok(Arc::new(array.map_err(|_| Misfit("there are not as many levels as values"))?) as ArrayRef)
         })
     }
 }

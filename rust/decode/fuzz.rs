@@ -1,4 +1,4 @@
-//! Fuzzes what reads levels, numbers and the headers of pages.
+//! Fuzzes the reading of levels, numbers and page headers.
 
 use super::Fit;
 use super::header::PageHeader;
@@ -6,8 +6,8 @@ use super::hybrid::{Hybrid, Run, unpack};
 use super::levels::{are_all, count, expand, row_starts, validity, width_of};
 use crate::fuzz::Numbers;
 
-/// Reads bytes as numbers of some width, in large steps and in small ones, and as levels in all the ways that there are:
-/// where two of them understand the bytes, they find the same.
+/// Reads bytes as numbers of some width, in large steps and in small ones, and as levels in all ways: if two of them
+/// accept the bytes, their results agree.
 pub fn levels(data: &[u8]) {
     let mut numbers = Numbers(data);
     let (width, max, step) = (numbers.byte() % 34, numbers.byte() % 7 + 1, numbers.byte());
@@ -59,7 +59,7 @@ fn read(bytes: &[u8], width: usize, num: usize, step: usize) -> Fit<Vec<u32>> {
     Ok(all)
 }
 
-/// Passes over numbers, and finds the next where the others were read.
+/// Skips numbers, and finds the next ones where the others were read.
 fn skip(bytes: &[u8], width: usize, num: usize, all: Option<&[u32]>) {
     let Ok(mut hybrid) = Hybrid::new(0, width) else { return };
     let skipped = hybrid.skip(bytes, num / 2);

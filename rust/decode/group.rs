@@ -1,7 +1,7 @@
-//! Columns of several leaves: structs, lists of them, and maps.
+//! Columns with several leaves: structs, lists of them, and maps.
 //!
-//! Each leaf is read by itself. Lists around a struct so come out of every one of its leaves, and so do structs around it that may
-//! be NULL; they are checked to be the same. Structs that are NULL and in lists, or around them, are left to the `parquet` crate.
+//! Each leaf is read separately. So lists around a struct result from every one of its leaves, and so do nullable
+//! structs around it; they are checked to be equal. NULL structs in or around lists are left to the `parquet` crate.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use super::list::item;
 use super::tier::Depth;
 use super::{Column, Fit, Misfit};
 
-const DIFFERENT: Misfit = Misfit("leaves of a struct have other rows than each other");
+const DIFFERENT: Misfit = Misfit("the leaves of a struct have different rows");
 
 /// A leaf, and the lists around it.
 #[derive(Debug, Clone)]
 pub(super) struct Chain {
-    /// The lists' definition levels, the outermost first.
+    /// The lists' definition levels, outermost first.
     pub(super) depths: Vec<Depth>,
     /// That of a value.
     pub(super) value: u8,
-    /// Those of structs that are NULL, as bits.
+    /// Those of NULL structs, as bits.
     pub(super) hidden: u64,
-    /// The lists of the leaf, without structs. Without lists it is read in those structs that may be NULL.
+    /// The lists of the leaf, without structs. Without lists, it is read inside its nullable structs.
     pub(super) data_type: DataType,
     pub(super) value_type: DataType,
 }
 
-/// Returns the leaves of a column in their order; `None` where one cannot be told.
+/// Returns the leaves of a column in order; `None` if one is not supported.
 pub(super) fn chains(column: &Field) -> Option<Vec<Chain>> {
     let mut chains = Vec::new();
     Descent::default().into(column, &mut chains)?;
@@ -41,10 +41,10 @@ pub(super) fn chains(column: &Field) -> Option<Vec<Chain>> {
     Some(chains)
 }
 
-/// The way from a column to its leaves.
+/// The path from a column to its leaves.
 #[derive(Debug, Default, Clone)]
 struct Descent<'a> {
-    /// The definition level of a slot that is there.
+    /// The definition level of a slot that exists.
     def: u8,
     depths: Vec<Depth>,
     hidden: u64,
@@ -83,7 +83,7 @@ fn elements(data_type: &DataType) -> Option<&FieldRef> {
     }
 }
 
-/// Returns the type of lists like `list` of other values.
+/// Returns the type of lists like `list` with other values.
 fn list_of(values: DataType, list: &DataType) -> DataType {
     let of = |item: &FieldRef| Arc::new(item.as_ref().clone().with_data_type(values.clone()).with_nullable(true));
     match list {
@@ -98,7 +98,7 @@ fn has_struct(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Struct(_)) || elements(data_type).is_some_and(|item| has_struct(item.data_type()))
 }
 
-/// Reads the leaves of a column, and puts them together.
+/// Reads the leaves of a column, and assembles them.
 #[derive(Debug)]
 pub(super) struct Group {
     field: FieldRef,
@@ -156,11 +156,11 @@ fn assemble(field: &Field, leaves: &mut dyn Iterator<Item = ArrayRef>) -> Fit<Ar
     }
 }
 
-/// Takes from around leaves the struct of which all are a part; returns which are NULL, if some are.
+/// Removes the common outer struct from leaves; returns its NULLs, if there are any.
 fn take_nulls(leaves: &mut [ArrayRef]) -> Fit<Option<NullBuffer>> {
     let mut all_nulls = None;
     for leaf in leaves {
-        // Lists have none around them.
+        // Lists have no struct around them.
         let Some(around) = leaf.as_struct_opt() else { continue };
         let nulls = around.nulls().cloned();
         if all_nulls.get_or_insert_with(|| nulls.clone()) != &nulls {

@@ -6,10 +6,10 @@ use crate::dataset::thrift::{Reader, kind, zigzag};
 
 use super::{Fit, Misfit};
 
-/// Values that a page may announce; what claims more is left to the `parquet` crate, which finds out as it goes.
+/// Maximum values that a page may announce; larger claims are left to the `parquet` crate, which finds out as it goes.
 const MAX_PAGE_VALUES: i64 = 1 << 25;
 
-/// Levels of structs in a header; statistics are the second.
+/// Maximum nesting of structs in a header; statistics are the second level.
 const MAX_DEPTH: usize = 8;
 
 pub(super) const DATA_PAGE: i64 = 0;
@@ -28,38 +28,38 @@ const RLE_DICTIONARY: i64 = 8;
 const BYTE_STREAM_SPLIT: i64 = 9;
 const LAST_ENCODING: i64 = BYTE_STREAM_SPLIT;
 
-/// How the values of a page are stored.
+/// The encoding of a page's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
     /// One after another.
     Plain,
-    /// As numbers of the values of a dictionary.
+    /// As keys of a dictionary.
     Dictionary,
     /// The first bytes of all, then the second ones, and so on: `BYTE_STREAM_SPLIT`.
     Streams,
-    /// In runs and packed groups, as levels are: `RLE`.
+    /// In runs and packed groups, like levels: `RLE`.
     Runs,
-    /// As differences, from the one before: `DELTA_BINARY_PACKED`.
+    /// As differences to the previous one: `DELTA_BINARY_PACKED`.
     Differences,
-    /// Texts behind the lengths of all: `DELTA_LENGTH_BYTE_ARRAY`.
+    /// Texts after the lengths of all: `DELTA_LENGTH_BYTE_ARRAY`.
     Lengths,
-    /// What each text has not in common with the one before: `DELTA_BYTE_ARRAY`.
+    /// What each text does not share with the previous one: `DELTA_BYTE_ARRAY`.
     Prefixes,
 }
 
-/// What a page is.
+/// The kind of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The values that others number.
+    /// The values that keys refer to.
     Dictionary,
     /// Levels and values, compressed together.
     V1 {
         encoding: Encoding,
-        /// The levels are stored as runs. Some writers do not say so of levels that they do not store.
+        /// The levels are stored as runs. Some writers do not say so for levels that they do not store.
         are_reps_runs: bool,
         are_defs_runs: bool,
     },
-    /// Levels, then values, which alone may be compressed.
+    /// Levels, then values, of which only the latter may be compressed.
     V2 {
         encoding: Encoding,
         num_rows: usize,
@@ -73,7 +73,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Returns how a data page's values are stored, if the levels that it has are stored as they must be.
+    /// Returns the encoding of a data page's values, if its levels have the required encoding.
     pub(super) fn encoding(self, has_reps: bool, has_defs: bool) -> Fit<Encoding> {
         match self {
             Self::V1 { are_reps_runs, are_defs_runs, .. }
@@ -82,7 +82,7 @@ impl Kind {
                 Err(Misfit("levels are stored in an old way"))
             }
             Self::V1 { encoding, .. } | Self::V2 { encoding, .. } => Ok(encoding),
-            Self::Dictionary | Self::Index => Err(Misfit("a page is not of data")),
+            Self::Dictionary | Self::Index => Err(Misfit("a page is not a data page")),
         }
     }
 }
@@ -91,38 +91,38 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PageHeader {
     pub(super) kind: Kind,
-    /// Values or, in columns that have them, levels.
+    /// Number of values or, in columns that have them, of levels.
     pub(super) num_values: usize,
     pub(super) stored_bytes: usize,
     pub(super) unpacked_bytes: usize,
     pub(super) crc: Option<u32>,
 }
 
-/// What the lengths that a page begins with are of.
+/// The meaning of the lengths that a page begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lengths {
-    /// Texts.
+    /// Lengths of texts.
     OfTexts,
-    /// What each text has in common with the one before, and then what it has not.
+    /// How much each text shares with the previous one, and then how much it adds.
     OfPrefixesAndTexts,
 }
 
-/// What a data page of the second version claims beside what others do.
+/// Additional claims of a version 2 data page.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Second {
     pub(super) num_rows: usize,
-    /// Those of repetition and definition levels, which are never compressed.
+    /// The bytes of repetition and definition levels, which are never compressed.
     pub(super) level_bytes: [usize; 2],
     pub(super) is_compressed: bool,
 }
 
-/// Fields of a struct by their numbers; `None` what it lacks.
+/// Fields of a struct by number; `None` for missing ones.
 type Numbers = [Option<i64>; 9];
 
-/// The header of a page as it is written: what numbers and Booleans it has.
+/// The numbers and Booleans in the serialized header of a page.
 ///
-/// The `parquet` crate goes by the numbers of fields and not by their kinds, and passes over Booleans in a list without
-/// looking at a byte. So both are refused where they could make a difference: what is accepted is read in one way only.
+/// The `parquet` crate goes by the numbers of fields and not by their types, and skips Booleans in a list without
+/// reading a byte. So both are refused if they could make a difference: what is accepted has only one interpretation.
 #[derive(Debug)]
 pub(super) struct Fields {
     numbers: Numbers,
@@ -130,10 +130,10 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// The structs that belong to a kind of page.
+    /// The structs specific to a kind of page.
     const PARTS: Range<i16> = 5..9;
 
-    /// Parses the header that `bytes` begin with, and returns it with its length.
+    /// Parses the header at the start of `bytes`, and returns it with its length.
     pub(super) fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let mut reader = Reader { bytes };
         let mut parts = [None::<Numbers>; 9];
@@ -154,30 +154,30 @@ impl Fields {
         Some((Self { numbers, parts }, bytes.len() - reader.bytes.len()))
     }
 
-    /// Returns the number that stands for what the page is.
+    /// Returns the number of the page's type.
     pub(super) fn page_type(&self) -> Option<i64> {
         self.numbers[1]
     }
 
-    /// Returns the bytes that the page takes after its header.
+    /// Returns the size of the page after its header.
     pub(super) fn stored_bytes(&self) -> Option<usize> {
         length(self.numbers[3]).ok()
     }
 
-    /// Returns the bytes that the page takes out of its compression.
+    /// Returns the decompressed size of the page.
     pub(super) fn unpacked_bytes(&self) -> Option<usize> {
         length(self.numbers[2]).ok()
     }
 
-    /// Returns the bytes of levels before those that are compressed; `None` where none are.
+    /// Returns the size of levels that precede the compressed bytes; `None` if there are none.
     pub(super) fn plain_bytes(&self) -> Option<usize> {
-        // The `parquet` crate does not ask which kind of page it is.
+        // The `parquet` crate does not check which kind of page it is.
         let Some([_, _, _, _, _, def_bytes, rep_bytes, is_compressed, _]) = self.parts[8] else { return Some(0) };
         let plain_bytes = length(def_bytes).ok()?.checked_add(length(rep_bytes).ok()?);
         plain_bytes.filter(|_| is_compressed != Some(0))
     }
 
-    /// Returns the number that stands for how a data page's values are stored.
+    /// Returns the number of a data page's encoding.
     fn encoding(&self) -> Option<i64> {
         match self.page_type()? {
             DATA_PAGE => self.parts[5]?[2],
@@ -186,7 +186,7 @@ impl Fields {
         }
     }
 
-    /// Returns how a data page's values are stored, if that is by lengths that are stored as differences.
+    /// Returns the kind of delta-encoded lengths that a data page's values begin with, if any.
     pub(super) fn lengths(&self) -> Option<Lengths> {
         match self.encoding()? {
             DELTA_LENGTH_BYTE_ARRAY => Some(Lengths::OfTexts),
@@ -195,12 +195,12 @@ impl Fields {
         }
     }
 
-    /// Returns whether a data page's values are numbers of those of a dictionary.
+    /// Returns whether a data page's values are dictionary keys.
     pub(super) fn is_of_dictionary(&self) -> bool {
         matches!(self.encoding(), Some(PLAIN_DICTIONARY | RLE_DICTIONARY))
     }
 
-    /// Returns whether a data page's values are stored one after another.
+    /// Returns whether a data page's values are plain.
     pub(super) fn is_plain(&self) -> bool {
         self.encoding() == Some(PLAIN)
     }
@@ -210,7 +210,7 @@ impl Fields {
         self.encoding() == Some(BYTE_STREAM_SPLIT)
     }
 
-    /// Returns which levels of a data page, if it has such, are stored in the old way: repetition and definition levels.
+    /// Returns whether a data page's repetition and definition levels, if it has any, use the deprecated encoding.
     pub(super) fn are_levels_old(&self) -> [bool; 2] {
         match self.parts[5] {
             Some([_, _, _, def_levels, rep_levels, ..]) if self.page_type() == Some(DATA_PAGE) => {
@@ -220,12 +220,12 @@ impl Fields {
         }
     }
 
-    /// Returns whether levels of a data page, whose highest are `max`, are stored in the old way.
+    /// Returns whether levels of a data page, whose maxima are `max`, use the deprecated encoding.
     pub(super) fn has_old_levels(&self, max: [i16; 2]) -> bool {
         self.are_levels_old().into_iter().zip(max).any(|(is_old, max)| is_old && max > 0)
     }
 
-    /// Returns what a data page of the second version claims; `None` of other pages, which must not claim it.
+    /// Returns the claims of a version 2 data page; `None` for other pages, which must not have any.
     pub(super) fn second(&self) -> Option<Second> {
         let [_, _, _, num_rows, _, def_bytes, rep_bytes, is_compressed, _] = self.parts[8]?;
         Some(Second {
@@ -235,13 +235,13 @@ impl Fields {
         })
     }
 
-    /// Returns whether there is a claim of the second version's where it belongs, and nowhere else.
+    /// Returns whether the claims of version 2 are present exactly where they belong.
     pub(super) fn is_of_one_version(&self) -> bool {
         self.parts[8].is_some() == (self.page_type() == Some(DATA_PAGE_V2))
     }
 
-    /// Splits a data page into its levels, of which `max` are the highest, and its values: what is `plain` as
-    /// [`Self::plain_bytes`] says, and the other `bytes`.
+    /// Splits a data page into its levels, whose maxima are `max`, and its values: `plain` has what
+    /// [`Self::plain_bytes`] counts, `bytes` the rest.
     pub(super) fn split<'p>(
         &self,
         plain: &'p [u8],
@@ -290,7 +290,7 @@ impl Fields {
 }
 
 impl PageHeader {
-    /// Parses the header that `bytes` begin with, and returns it with its length.
+    /// Parses the header at the start of `bytes`, and returns it with its length.
     pub(super) fn parse(bytes: &[u8]) -> Fit<(Self, usize)> {
         const MALFORMED: Misfit = Misfit("the header of a page is malformed");
         let (Fields { numbers, parts }, len) = Fields::parse(bytes).ok_or(MALFORMED)?;
@@ -307,14 +307,14 @@ impl PageHeader {
             num_values,
             stored_bytes: length(stored)?,
             unpacked_bytes: length(unpacked)?,
-            // The same 32 bits, in thrift signed.
+            // The same 32 bits, signed in thrift.
             crc: crc.and_then(|crc| i32::try_from(crc).ok()).map(i32::cast_unsigned),
         };
         Ok((header, len))
     }
 }
 
-/// The fields of a struct that must be of a kind, by their numbers.
+/// The fields of a struct with a required type, by number.
 #[derive(Debug, Default)]
 struct Known {
     ints: Range<i16>,
@@ -330,7 +330,7 @@ impl Known {
     }
 }
 
-/// Reads a struct's numbers and Booleans; structs in it are left to `nested`.
+/// Reads a struct's numbers and Booleans; nested structs are passed to `nested`.
 fn read_struct(
     reader: &mut Reader<'_>,
     known: &Known,
@@ -364,7 +364,7 @@ fn read_struct(
     }
 }
 
-/// Passes over a field. No header has a collection.
+/// Skips a field. No header has a collection.
 fn skip(reader: &mut Reader<'_>, kind: u8, depth: usize) -> Option<()> {
     match kind {
         kind::LIST | kind::SET | kind::MAP => None,
@@ -410,7 +410,7 @@ fn of_dictionary(numbers: &Numbers) -> Fit<(Kind, usize)> {
     let [_, num_values, encoding, ..] = *numbers;
     match encoding {
         Some(PLAIN | PLAIN_DICTIONARY) => Ok((Kind::Dictionary, count(num_values)?)),
-        _ => Err(Misfit("a dictionary is in another encoding")),
+        _ => Err(Misfit("a dictionary is in an unexpected encoding")),
     }
 }
 
@@ -423,18 +423,18 @@ fn encoding_of(encoding: Option<i64>) -> Fit<Encoding> {
         Some(DELTA_BINARY_PACKED) => Ok(Encoding::Differences),
         Some(DELTA_LENGTH_BYTE_ARRAY) => Ok(Encoding::Lengths),
         Some(DELTA_BYTE_ARRAY) => Ok(Encoding::Prefixes),
-        _ => Err(Misfit("a page is in another encoding")),
+        _ => Err(Misfit("a page is in an unexpected encoding")),
     }
 }
 
 fn count(number: Option<i64>) -> Fit<usize> {
     let number = number.filter(|&number| number <= MAX_PAGE_VALUES).and_then(|number| usize::try_from(number).ok());
-    number.ok_or(Misfit("a page claims a strange number of values"))
+    number.ok_or(Misfit("a page claims an implausible number of values"))
 }
 
 fn length(number: Option<i64>) -> Fit<usize> {
     let number = number.and_then(|number| i32::try_from(number).ok()).and_then(|number| usize::try_from(number).ok());
-    number.ok_or(Misfit("a page claims a strange length"))
+    number.ok_or(Misfit("a page claims an implausible length"))
 }
 
 #[cfg(test)]
@@ -443,14 +443,14 @@ mod tests {
 
     use super::*;
 
-    /// A header of a first version's page of 300 values, as parquet-rs writes it.
+    /// A header of a version 1 page with 300 values, as parquet-rs writes it.
     const V1: [u8; 18] = [0x15, 0, 0x15, 0xc8, 1, 0x15, 0x64, 0x2c, 0x15, 0xd8, 4, 0x15, 16, 0x15, 6, 0x15, 6, 0];
 
     #[test]
     fn what_another_parser_might_read_otherwise_is_refused() {
         let with = |fields: &[u8]| [&V1[..17], fields, &[0, 0]].concat();
         assert!(Fields::parse(&with(&[])).is_some());
-        // Statistics, and fields of the future: a number, a text, a Boolean.
+        // Statistics, and unknown fields: a number, a text, a Boolean.
         assert!(Fields::parse(&with(&[0x1c, 0x18, 1, b'x', 0x11, 0, 0x15, 2, 0x18, 1, b'x', 0x11])).is_some());
         // A list of 2^31 - 1 Booleans, alone and in statistics.
         let list = [0x19, 0xf1, 0xff, 0xff, 0xff, 0xff, 7];
@@ -459,7 +459,7 @@ mod tests {
         // A length that is a text, and a page that is a number.
         assert!(Fields::parse(&[0x15, 0, 0x18, 1, b'x', 0x15, 0x64, 0]).is_none());
         assert!(Fields::parse(&[0x15, 0, 0x15, 2, 0x15, 2, 0x25, 2, 0]).is_none());
-        // Flags, of a dictionary and of a page of the second version, that are none.
+        // Invalid flags of a dictionary and of a version 2 page.
         let flagged =
             |part: &[u8], flag: &[u8]| Fields::parse(&[&[0x15, 4, 0x15, 2, 0x15, 2], part, flag, &[0, 0]].concat());
         for part in [&[0x4c, 0x15, 2, 0x15, 0][..], &[0x5c, 0x15, 2, 0x15, 2, 0x15, 2, 0x15, 0, 0x15, 0, 0x15, 0]] {
@@ -467,7 +467,7 @@ mod tests {
             assert!(flagged(part, &[0x15, 2]).is_none());
             assert!(flagged(part, &[0x17, 0, 0, 0, 0, 0, 0, 0, 0]).is_none());
         }
-        // Structs without end.
+        // Endless structs.
         assert!(Fields::parse(&[&V1[..17], &[0x1c; 1000]].concat()).is_none());
     }
 

@@ -1,6 +1,6 @@
-//! Reads Parquet's hybrid of runs and packed bits, in which levels and the numbers of dictionary values are stored.
+//! Reads Parquet's hybrid of runs and packed bits, in which levels and dictionary keys are stored.
 //!
-//! Runs are handed out as runs. A [`Hybrid`] is only a place in bytes that its owner passes again each time.
+//! Runs are returned as runs. A [`Hybrid`] is only a position in bytes that its owner passes each time.
 
 use super::{Fit, Misfit};
 
@@ -9,11 +9,11 @@ use super::{Fit, Misfit};
 pub(super) enum Run {
     /// `len` times the same.
     Same { value: u32, len: usize },
-    /// `len` numbers in packed bits that begin at the byte `start`, after the `first` of them.
+    /// `len` numbers in packed bits that start at byte `start`, after the `first` of them.
     Packed { start: usize, first: usize, len: usize },
 }
 
-/// A place in numbers of `width` bits each.
+/// A position in numbers of `width` bits each.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hybrid {
     at: usize,
@@ -22,7 +22,7 @@ pub(super) struct Hybrid {
 }
 
 impl Hybrid {
-    /// Returns the beginning of numbers of `width` bits, which lie from the byte `at` on.
+    /// Returns the start of numbers of `width` bits at byte `at`.
     pub(super) fn new(at: usize, width: usize) -> Fit<Self> {
         if width > 32 {
             return Err(Misfit("numbers of more than 32 bits"));
@@ -30,7 +30,7 @@ impl Hybrid {
         Ok(Self { at, width, run: Run::Same { value: 0, len: 0 } })
     }
 
-    /// Returns the beginning of numbers of `width` bits that are nothing but packed, in `num_bytes`.
+    /// Returns the start of `num_bytes` of purely packed numbers of `width` bits.
     pub(super) fn of_packed(num_bytes: usize, width: usize) -> Fit<Self> {
         let len = num_bytes.saturating_mul(8).checked_div(width).unwrap_or(0);
         Ok(Self { run: Run::Packed { start: 0, first: 0, len }, ..Self::new(num_bytes, width)? })
@@ -40,7 +40,7 @@ impl Hybrid {
         self.width
     }
 
-    /// Returns the next numbers, at least one and at most `most`, as far as they are stored in one way.
+    /// Returns the next numbers, at least one and at most `most`, as far as they are stored in the same way.
     #[inline]
     pub(super) fn next(&mut self, bytes: &[u8], most: usize) -> Fit<Run> {
         if let Run::Same { len: 0, .. } | Run::Packed { len: 0, .. } = self.run {
@@ -60,7 +60,7 @@ impl Hybrid {
         Ok(taken)
     }
 
-    /// Passes over numbers.
+    /// Skips numbers.
     pub(super) fn skip(&mut self, bytes: &[u8], mut num: usize) -> Fit<()> {
         while num > 0 {
             let (Run::Same { len, .. } | Run::Packed { len, .. }) = self.next(bytes, num)?;
@@ -96,7 +96,7 @@ impl Hybrid {
     }
 }
 
-/// Splits off a number in base 128; `None` where it is longer than 32 bits.
+/// Splits off a variable-length number; `None` if it is longer than 32 bits.
 #[inline]
 fn varint(bytes: &[u8]) -> Option<(u32, &[u8])> {
     if let Some((&byte, rest)) = bytes.split_first()
@@ -118,7 +118,7 @@ fn long_varint(bytes: &[u8]) -> Option<(u32, &[u8])> {
     None
 }
 
-/// Unpacks numbers of `width` bits, from the number `first` of `packed` on; those beyond it are 0.
+/// Unpacks numbers of `width` bits, from the number `first` of `packed` on; those beyond the end are 0.
 pub(super) fn unpack(packed: &[u8], width: usize, first: usize, out: &mut [u32]) {
     let head = ((8 - first % 8) % 8).min(out.len());
     let (unaligned, out) = out.split_at_mut(head);
@@ -161,9 +161,9 @@ fn groups_of<const WIDTH: usize>(packed: &[u8], groups: &mut [[u32; 8]]) -> usiz
     groups.len()
 }
 
-/// The same with eight numbers in one register: the bytes of each are moved to its place there, and shifted by its bits. Known
-/// as horizontal bit unpacking: Willhalm et al., "SIMD-Scan: Ultra Fast in-Memory Table Scan using on-Chip Vector Processing
-/// Units", PVLDB 2 (2009).
+/// The same with eight numbers in one register: the bytes of each are moved to its lane, and shifted by its bits. Known
+/// as horizontal bit unpacking: Willhalm et al., "SIMD-Scan: Ultra Fast in-Memory Table Scan using on-Chip Vector
+/// Processing Units", PVLDB 2 (2009).
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[expect(unsafe_code, reason = "registers are loaded and stored by pointers")]
@@ -194,7 +194,7 @@ fn groups_with_avx2<const WIDTH: usize>(packed: &[u8], groups: &mut [[u32; 8]]) 
         let start = number * WIDTH;
         let Some(bytes) = packed.get(start..start + upper + HALF) else { return number };
         let (low, high) = (bytes.as_ptr(), bytes[upper..].as_ptr());
-        // SAFETY: there are so many bytes from both on.
+        // SAFETY: there are enough bytes from both on.
         let halves = unsafe { _mm256_set_m128i(_mm_loadu_si128(high.cast()), _mm_loadu_si128(low.cast())) };
         let numbers = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(halves, places), shifts), mask);
         // SAFETY: a group is as long as a register.
@@ -220,14 +220,14 @@ fn groups_of_width(packed: &[u8], width: usize, groups: &mut [[u32; 8]]) -> usiz
             1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32)
 }
 
-/// Unpacks groups in registers, where the processor has such and each number lies within four bytes; returns how many.
+/// Unpacks groups in registers, if the processor supports it and each number fits within four bytes; returns how many.
 #[cfg(target_arch = "x86_64")]
 fn groups_in_registers(packed: &[u8], width: usize, groups: &mut [[u32; 8]]) -> usize {
     if !std::arch::is_x86_feature_detected!("avx2") {
         return 0;
     }
     #[expect(unsafe_code, reason = "it is compiled for some processors only")]
-    // SAFETY: this is one of them.
+    // SAFETY: the processor has the instructions.
     unsafe {
         by_width!(groups_with_avx2, width, packed, groups; 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25)
     }

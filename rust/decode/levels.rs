@@ -1,4 +1,4 @@
-//! Reads levels as what they mean: where rows begin, and what is NULL.
+//! Interprets levels: where rows begin, and what is NULL.
 
 use arrow_buffer::BooleanBuffer;
 
@@ -13,7 +13,7 @@ pub(super) fn width_of(max: u8) -> usize {
     (u8::BITS - max.leading_zeros()) as usize
 }
 
-/// Appends the places of the zeros among repetition levels of one bit: there rows begin.
+/// Appends the positions of the zeros among one-bit repetition levels, where rows begin.
 pub(super) fn row_starts(reps: &[u8], num_levels: usize, starts: &mut Vec<u32>) -> Fit<()> {
     let place = |level: usize| u32::try_from(level).map_err(|_| Misfit("a page of too many levels"));
     let mut levels = Hybrid::new(0, 1)?;
@@ -35,7 +35,7 @@ pub(super) fn row_starts(reps: &[u8], num_levels: usize, starts: &mut Vec<u32>) 
     Ok(())
 }
 
-/// Appends the places of zeros in packed bits, of which the one at `first` is at `place`.
+/// Appends the positions of zeros in packed bits, of which the one at `first` is at `place`.
 fn zeros(packed: &[u8], first: usize, len: usize, place: u32, starts: &mut Vec<u32>) -> Fit<()> {
     if first + len > packed.len() * 8 {
         return Err(TOO_FEW);
@@ -53,7 +53,7 @@ fn zeros(packed: &[u8], first: usize, len: usize, place: u32, starts: &mut Vec<u
     Ok(())
 }
 
-/// Returns definition levels of one bit as what is not NULL; `None` where nothing is.
+/// Returns one-bit definition levels as a validity bitmap; `None` if nothing is NULL.
 pub(super) fn validity(defs: &[u8], num_levels: usize) -> Fit<Option<BooleanBuffer>> {
     let mut levels = Hybrid::new(0, 1)?;
     let mut bits: Option<Bits> = None;
@@ -88,7 +88,7 @@ pub(super) fn validity(defs: &[u8], num_levels: usize) -> Fit<Option<BooleanBuff
 /// Returns whether all definition levels are `max`, at least 1: nothing is NULL and no list is empty.
 pub(super) fn are_all(defs: &[u8], num_levels: usize, max: u8) -> Fit<bool> {
     let width = width_of(max);
-    // Numbers of one, two or four bits end where bytes do.
+    // Numbers of one, two or four bits end at byte boundaries.
     let pattern = match (width, max) {
         (1, 1) | (2, 3) => 0xff,
         (2, 2) => 0xaa,
@@ -143,7 +143,7 @@ pub(super) fn expand(bytes: &[u8], num_levels: usize, max: u8, all: &mut Vec<u8>
     Ok(())
 }
 
-/// Refuses levels whose bits are in `hidden`: those of structs that are NULL.
+/// Refuses levels whose bits are in `hidden`: those of NULL structs.
 pub(super) fn check_hidden(levels: &[u8], hidden: u64) -> Fit<()> {
     let is_hidden = |level: &u8| hidden >> (level & 63) & 1 == 1;
     if hidden != 0 && levels.iter().any(is_hidden) { Err(Misfit("a struct is NULL")) } else { Ok(()) }
@@ -154,7 +154,7 @@ pub(super) fn equal(levels: &[u8], wanted: u8) -> BooleanBuffer {
     BooleanBuffer::collect_bool(levels.len(), |place| levels[place] == wanted)
 }
 
-/// Returns whether `bytes` hold no levels or, as some writers store them of columns that have none, a run of nothing.
+/// Returns whether `bytes` contain no levels or, as some writers store for columns without any, a run of nothing.
 pub(super) fn are_none(bytes: &[u8], num_levels: usize) -> bool {
     let is_run = |mut levels: Hybrid| {
         let all = levels.next(bytes, num_levels.saturating_add(1));
@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// Levels in runs, or in packed groups where they are too short for that.
+    /// Levels in runs, or in packed groups if they are too short for that.
     fn encode(levels: &[u8], width: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for chunk in levels.chunks(48) {

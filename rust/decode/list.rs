@@ -1,8 +1,8 @@
-//! Lists of values: of each row a run of slots.
+//! Lists of values: a run of slots for each row.
 //!
-//! Repetition levels are read as the places of their zeros, where rows begin. Where all definition levels are the highest,
-//! which runs tell at once, every level is a slot with a value. A row may go on in the next page, if no index says
-//! otherwise.
+//! Repetition levels are read as the positions of their zeros, where rows begin. If all definition levels are the
+//! maximum, which runs reveal at once, every level is a slot with a value. A row may continue in the next page, unless
+//! an index says otherwise.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ use super::{Column, Fit, Misfit, levels};
 
 const MORE_ROWS: Misfit = Misfit("it has more rows than its row group");
 
-/// Reads a column of lists, or of lists within lists.
+/// Reads a column of lists, possibly nested.
 #[derive(Debug)]
 pub(super) struct List {
     pages: Pages,
@@ -33,15 +33,15 @@ pub(super) struct List {
     tiers: Vec<Tier>,
     /// The definition level of a value.
     value: u8,
-    /// Those of structs that are NULL, as bits.
+    /// Those of NULL structs, as bits.
     hidden: u64,
-    /// The levels of so many rows, where all are wanted.
+    /// The number of levels, and of the rows that have them, if all are wanted.
     num_levels: Option<(u64, u64)>,
-    /// The row that the first list of the page at hand is.
+    /// The row of the current page's first list.
     first_row: u32,
-    /// The last row taken may go on in the next page.
+    /// Whether the last row taken may continue in the next page.
     is_open: bool,
-    /// The levels of a page, where they differ.
+    /// The levels of a page, if they differ.
     reps: Vec<u8>,
     defs: Vec<u8>,
 }
@@ -56,17 +56,17 @@ impl List {
         Self { pages, leaf, wanted, tiers, value, hidden, num_levels, first_row: 0, is_open: false, reps, defs }
     }
 
-    /// Returns the slots at which the rows of the page at hand begin, and the end of the last.
+    /// Returns the slots at which the rows of the current page begin, and the end of the last.
     fn starts(&self) -> &[u32] {
         &self.tiers[0].starts
     }
 
-    /// Returns the row after those that begin in the page at hand.
+    /// Returns the row after those that begin in the current page.
     fn end_row(&self) -> u32 {
         self.first_row.saturating_add(u32::try_from(self.starts().len() - 1).unwrap_or(u32::MAX))
     }
 
-    /// Goes on to the next page, of which nothing before the row `wanted` is needed; returns whether there is one.
+    /// Goes to the next page, when nothing before the row `wanted` is needed; returns whether there is one.
     fn next_page(&mut self, wanted: Option<u32>, num_missing: usize) -> Fit<bool> {
         let Some(page) = self.pages.next()? else { return Ok(false) };
         let end_row = self.end_row();
@@ -83,7 +83,7 @@ impl List {
         if let (Kind::V2 { num_rows, .. }, false) = (page.header.kind, self.is_open) {
             let end = u32::try_from(num_rows).ok().and_then(|num| self.first_row.checked_add(num));
             let end = end.ok_or(Misfit::MISSING)?;
-            // Old writers claim other rows.
+            // Old writers claim other numbers of rows.
             if wanted.is_none_or(|wanted| wanted >= end) && self.has_rows(&page, num_rows) {
                 self.first_row = end;
                 return Ok(true);
@@ -99,7 +99,7 @@ impl List {
             || indexed.is_some_and(|rows| (rows.end - rows.start) as usize != num_rows)
             || self.pages.is_indexed() && lead > 0
         {
-            return Err(Misfit("a page has another number of rows than it claims"));
+            return Err(Misfit("a page has a different number of rows than it claims"));
         }
         if self.end_row() > self.wanted.num_rows() {
             return Err(MORE_ROWS);
@@ -131,7 +131,7 @@ impl List {
         if let Kind::V2 { num_nulls, .. } = kind
             && num_values + num_nulls != num_levels
         {
-            return Err(Misfit("a page has another number of NULLs than it claims"));
+            return Err(Misfit("a page has a different number of NULLs than it claims"));
         }
         let encoding = self.pages.make_plain(encoding, self.leaf.stored(), num_values)?;
         self.leaf.set_page(encoding, self.pages.values(), num_slots, validity)?;
@@ -156,7 +156,7 @@ impl List {
         Ok((num_slots, validity))
     }
 
-    /// Does the same for lists within lists, whose pages begin with a row.
+    /// The same for nested lists, whose pages begin with a row.
     fn read_nested_levels(&mut self, num_levels: usize) -> Fit<(usize, Option<BooleanBuffer>)> {
         let deepest = u8::try_from(self.tiers.len()).map_err(|_| Misfit::TOO_HIGH)?;
         self.reps.clear();
@@ -170,7 +170,7 @@ impl List {
         tier::read_levels(&mut self.tiers, &self.reps, &self.defs, self.value)
     }
 
-    /// Makes room for the missing rows, if they are as long as those of the page at hand.
+    /// Reserves room for the missing rows, assuming that they are as long as those of the current page.
     fn reserve(&mut self, num_missing: usize, lead: usize) -> Fit<()> {
         if self.num_levels.is_some() {
             return Ok(());
@@ -178,7 +178,7 @@ impl List {
         let starts = self.starts();
         let num_rows = starts.len() - 1;
         let num_slots = self.tiers.last().map_or(0, Tier::num_slots) - lead;
-        // Where lists are longer than pages, or hardly any is whole: no telling.
+        // If lists are longer than pages, or hardly any is complete, this is unknown.
         let expected =
             num_slots.checked_mul(num_missing).and_then(|all| all.checked_div(num_rows)).unwrap_or(num_slots);
         let is_even = starts.windows(2).all(|pair| (pair[1] - pair[0]) as usize * num_rows == num_slots);
@@ -186,7 +186,7 @@ impl List {
         self.leaf.reserve(lead + expected + slack, self.pages.num_bytes())
     }
 
-    /// Appends rows of the page at hand.
+    /// Appends rows of the current page.
     fn take(&mut self, rows: Range<usize>) -> Fit<()> {
         let mut slots = rows;
         for tier in &mut self.tiers {
@@ -200,8 +200,8 @@ impl List {
         self.tiers.iter_mut().rev().try_fold(values, |values, tier| tier.finish(values))
     }
 
-    /// Refuses more rows than there are, where all are wanted and the last was taken: others would be in the place of some. Where
-    /// an index says that no row goes on in the next page, that is not opened.
+    /// Refuses excess rows if all are wanted and the last was taken: others would be in place of some. If an index says
+    /// that no row continues in the next page, that is not opened.
     fn check_end(&mut self) -> Fit<()> {
         if self.num_levels.is_none() || self.wanted.first().is_some() {
             return Ok(());
@@ -214,7 +214,7 @@ impl List {
         Ok(())
     }
 
-    /// Returns whether so many rows begin in a page, as far as that is seen without opening it.
+    /// Returns whether this many rows begin in a page, as far as that is known without opening it.
     fn has_rows(&self, page: &Page, num_rows: usize) -> bool {
         let Ok(deepest) = u8::try_from(self.tiers.len()) else { return false };
         let width = levels::width_of(deepest);
@@ -231,8 +231,8 @@ pub(super) fn item(data_type: &DataType) -> Option<&FieldRef> {
     }
 }
 
-/// Makes places of levels, at which lists begin, those of slots; returns how many slots there are, and which of them have values,
-/// if not all have.
+/// Converts the positions of levels at which lists begin to those of slots; returns how many slots there are, and which
+/// of them have values, if not all have.
 fn read_sparse_levels(tier: &mut Tier, defs: &[u8], value: u8) -> Fit<(usize, Option<BooleanBuffer>)> {
     // A list without elements is one level, which begins a row.
     let Depth { list, element } = tier.depth;
@@ -309,7 +309,7 @@ impl Column for List {
         if self.is_open || self.tiers.len() > 1 || self.tiers[0].present.is_some() {
             return None;
         }
-        // Without an index, the last row of a page may go on in the next.
+        // Without an index, the last row of a page may continue in the next.
         let end_row = self.end_row() - u32::from(!self.pages.is_indexed() && self.starts().len() > 1);
         let run = self.wanted.first_run(end_row, num_rows);
         let rows = run.start.checked_sub(self.first_row)? as usize..run.end.checked_sub(self.first_row)? as usize;

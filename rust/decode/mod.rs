@@ -1,11 +1,12 @@
-//! Decodes the columns that training reads most, straight from pages into the arrays that batches are gathered of.
+//! Decodes the columns that training reads most, straight from pages into the arrays that batches are gathered from.
 //!
-//! The `parquet` crate decodes every type and encoding, level by level and value by value. Here are numbers, text,
-//! lists and structs of them as nearly every writer stores them: plain, by a dictionary or as differences, levels in runs. [`plan`] tells from the
-//! footer whether a column may be one of these. What turns out to be something else is a [`Misfit`], and its reader
-//! leaves it to the `parquet` crate, with the same bytes: so there is one answer for each file, and one error.
+//! The `parquet` crate decodes every type and encoding, level by level and value by value. This module handles numbers,
+//! text, lists and structs of them as nearly every writer stores them: plain, by a dictionary or as differences, levels
+//! in runs. [`plan`] tells from the footer whether a column may be one of these. If it turns out to be something else,
+//! that is a [`Misfit`], and its reader leaves it to the `parquet` crate, with the same bytes: so each file has one
+//! result, and one error.
 //!
-//! Nothing is believed: what is announced is checked against the bytes that are there before memory is taken for it.
+//! Nothing is trusted: claims are checked against the existing bytes before memory is allocated for them.
 //!
 //! ```text
 //! claims                    what pages say of themselves, before anybody believes it
@@ -58,8 +59,8 @@ pub(crate) use self::codec::Scratch;
 pub(crate) use self::plan::{ColumnPlan, plan};
 pub(crate) use self::values::Items;
 
-/// Bytes of values for which memory is taken in advance, for each byte that was fetched. Columns that are stored in still
-/// less are the exception, and grow.
+/// Maximum bytes of values allocated in advance for each fetched byte. Columns that are stored even more compactly are
+/// exceptions, and grow.
 const MOST_PER_BYTE: usize = 256;
 
 /// Why a column is not for these decoders.
@@ -68,14 +69,14 @@ pub(crate) struct Misfit(&'static str);
 
 impl Misfit {
     const MEMORY: Self = Self("there is no memory");
-    /// What is not for any decoder: as much would come out of all.
+    /// No decoder handles this: each would produce as much.
     pub(crate) const TOO_LARGE: Self = Self("values take more memory than there is");
-    /// Nor is this: no writer means anything by it, and what comes out would be other rows' values.
+    /// Nor this: no writer means anything by it, and the result would be other rows' values.
     pub(crate) const TOO_HIGH: Self = Self("a level is higher than its column's");
-    /// Nor is this: of the values that are there nobody knows which are whose.
+    /// Nor this: it is unknown which rows the existing values belong to.
     pub(crate) const TOO_SHORT: Self = Self("a page has fewer values than its levels");
-    /// Nor is this: the value is nobody's.
-    pub(crate) const OF_NONE: Self = Self("a value goes on with a list that has none");
+    /// Nor this: the value belongs to no row.
+    pub(crate) const OF_NONE: Self = Self("a value continues a list that has not begun");
     const MISSING: Self = Self("rows are missing from the pages");
 }
 
@@ -90,25 +91,25 @@ pub(crate) type Fit<T> = Result<T, Misfit>;
 
 /// A column that is read from its first wanted row to the last.
 pub(crate) trait Column: fmt::Debug + Send {
-    /// Returns the next of the wanted rows, exactly so many.
+    /// Returns exactly the next `num_rows` wanted rows.
     ///
     /// # Errors
     ///
     /// [`Misfit`], after which the column is not used again.
     fn read(&mut self, num_rows: usize) -> Fit<ArrayRef>;
 
-    /// Takes some of the next wanted rows, at most so many, if they are lists of `row_len` numbers each and that costs less than to
-    /// [read](Self::read) them; returns how many, and their items as Arrow has them. Integers may be of `width` bytes, where
-    /// these are enough for all. `None` says nothing of the rows: [`Self::read`] takes them.
+    /// Takes at most `num_rows` of the next wanted rows, if they are lists of `row_len` numbers each and that is
+    /// cheaper than to [read](Self::read) them; returns how many, and their items in Arrow's layout. Integers may be of
+    /// `width` bytes, if these suffice for all. `None` says nothing about the rows: [`Self::read`] takes them.
     fn take_items(&mut self, _num_rows: usize, _row_len: usize, _width: usize) -> Option<(usize, Items<'_>)> {
         None
     }
 
-    /// Returns the dictionary of a column that is [read as its numbers](ColumnPlan::open_coded), once something was read.
+    /// Returns the dictionary of a column that is [read as keys](ColumnPlan::open_coded), once something was read.
     fn dictionary(&self) -> Option<ArrayRef> {
         None
     }
 
-    /// Gives back the memory for the next column.
+    /// Returns the memory for the next column.
     fn into_scratch(self: Box<Self>) -> Scratch;
 }

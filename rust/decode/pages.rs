@@ -1,4 +1,4 @@
-//! Walks the pages of a column chunk, or of as much of it as was fetched.
+//! Walks the pages of a column chunk, or of the fetched part of it.
 
 use std::ops::Range;
 
@@ -15,11 +15,11 @@ use super::{Fit, Misfit, levels};
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) body: Body,
-    /// The rows of its one page, where an index tells.
+    /// The rows of its single page, if an index tells.
     pub(crate) rows: Option<Range<u32>>,
 }
 
-/// A page whose header is read.
+/// A page whose header was read.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) header: PageHeader,
@@ -28,7 +28,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Returns the repetition levels of a page that is here, if they are not compressed.
+    /// Returns the repetition levels of an in-memory page, if they are not compressed.
     pub(super) fn plain_reps(&self) -> Option<&[u8]> {
         match (&self.body, self.header.kind) {
             (PageBody::Here(bytes), Kind::V2 { rep_bytes, .. }) => bytes.get(..rep_bytes),
@@ -44,15 +44,15 @@ enum PageBody {
     InFile(FilePages, Range<u64>),
 }
 
-/// What is left of a piece.
+/// The rest of a piece.
 #[derive(Debug)]
 enum Rest {
     Here(Bytes),
-    /// The pages of a file from one on.
+    /// The pages of a file from an index on.
     InFile(FilePages, usize),
 }
 
-/// Where a part of a page is.
+/// The position of a part of a page.
 #[derive(Debug, Clone, Default)]
 struct Section {
     state: State,
@@ -67,18 +67,18 @@ enum State {
     MadePlain,
 }
 
-/// The pages of a chunk, one of them open.
+/// The pages of a chunk, one of which is open.
 #[derive(Debug)]
 pub(super) struct Pages {
     pieces: std::vec::IntoIter<Piece>,
-    /// What is left of the piece at hand, and its rows.
+    /// The rest of the current piece, and its rows.
     rest: Rest,
     rows: Option<Range<u32>>,
     num_bytes: usize,
     is_indexed: bool,
     codec: Codec,
     scratch: Scratch,
-    /// The open page as it is stored; `None` where it was read from a file, into the scratch.
+    /// The open page as stored; `None` if it was read from a file, into the scratch.
     body: Option<Bytes>,
     reps: Section,
     defs: Section,
@@ -142,12 +142,12 @@ impl Pages {
         }
     }
 
-    /// Returns the bytes of the chunk that were fetched.
+    /// Returns the number of fetched bytes of the chunk.
     pub(super) fn num_bytes(&self) -> usize {
         self.num_bytes
     }
 
-    /// Returns whether an index says which rows begin the pages, so that none goes on in the next.
+    /// Returns whether an index says which rows begin the pages, so that none continues in the next.
     pub(super) fn is_indexed(&self) -> bool {
         self.is_indexed
     }
@@ -170,13 +170,13 @@ impl Pages {
         }
     }
 
-    /// Takes a page out of its compression and finds its parts.
+    /// Decompresses a page and finds its parts.
     pub(super) fn open(&mut self, page: Page, has_reps: bool, has_defs: bool) -> Fit<()> {
         let Page { header, body, .. } = page;
         self.body = match body {
             PageBody::Here(bytes) => Some(bytes),
             PageBody::InFile(pages, page) => {
-                // Who reads it once more says why it cannot be read.
+                // Reading it once more reports the error.
                 pages.read(&page, &mut self.scratch.stored).map_err(|_| Misfit("a page cannot be read"))?;
                 None
             }
@@ -189,7 +189,7 @@ impl Pages {
             let is_sound = |has: bool, stored: &[u8]| has || levels::are_none(stored, header.num_values);
             return match is_sound(has_reps, self.reps()) && is_sound(has_defs, self.defs()) {
                 true => Ok(()),
-                false => Err(Misfit("a page claims levels that it has not")),
+                false => Err(Misfit("a page claims levels that it does not have")),
             };
         }
         let state = self.unpack(0, header.unpacked_bytes)?;
@@ -226,7 +226,7 @@ impl Pages {
         self.values = if !is_compressed || self.codec == Codec::Uncompressed {
             Section { state: State::Stored, range: levels_bytes..self.stored().len() }
         } else if unpacked_bytes == 0 {
-            // Nothing but NULL: there may be nothing to unpack.
+            // Everything is NULL: there may be nothing to decompress.
             Section::default()
         } else {
             let state = self.unpack(levels_bytes, unpacked_bytes)?;
@@ -235,8 +235,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Makes the values of the open page, so many, plain ones, if they are stored in streams or as differences; returns how they
-    /// are stored now.
+    /// Makes the values of the open page plain if they are stored in streams or as differences; returns their encoding
+    /// now.
     pub(super) fn make_plain(&mut self, encoding: Encoding, stored: Stored, num_values: usize) -> Fit<Encoding> {
         let mut plain = std::mem::take(&mut self.scratch.plain);
         let is_made = make_plain(encoding, self.values(), stored, num_values, &mut plain);
@@ -249,7 +249,7 @@ impl Pages {
         Ok(Encoding::Plain)
     }
 
-    /// Unpacks the page at hand from `start` on, where that is necessary; returns what it is then.
+    /// Decompresses the current page from `start` on, if necessary; returns its state then.
     fn unpack(&mut self, start: usize, unpacked_bytes: usize) -> Fit<State> {
         if self.codec == Codec::Uncompressed {
             return Ok(State::Stored);
@@ -266,7 +266,7 @@ impl Pages {
         Ok(State::Unpacked)
     }
 
-    /// Returns the page at hand as it is stored.
+    /// Returns the current page as stored.
     fn stored(&self) -> &[u8] {
         self.body.as_deref().unwrap_or(&self.scratch.stored)
     }
@@ -295,7 +295,7 @@ impl Pages {
         self.get(&self.values)
     }
 
-    /// Gives back the memory for the next column.
+    /// Returns the memory for the next column.
     pub(super) fn into_scratch(self) -> Scratch {
         self.scratch
     }

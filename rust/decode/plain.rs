@@ -1,5 +1,5 @@
-//! Makes plain pages of values that are stored in streams or as differences, for which there are no kernels of their own: they
-//! are copied once more, in the cache. Texts behind their lengths stay where they are.
+//! Converts pages of values stored in streams or as differences to plain ones: without kernels of their own, they are
+//! copied once more, within the cache. Texts after their lengths stay in place.
 
 use arrow_buffer::ToByteSlice;
 
@@ -8,15 +8,15 @@ use super::header::Encoding;
 use super::values::Stored;
 use super::{Fit, Misfit};
 
-/// What a page may come to: more is left to the `parquet` crate.
+/// Maximum size of a page: larger ones are left to the `parquet` crate.
 const MOST_BYTES: usize = 1 << 26;
 
-/// What is added to a text.
+/// What is added to each text.
 const LENGTH_BYTES: usize = size_of::<u32>();
 
 const TOO_MUCH: Misfit = Misfit("the values of a page take much memory");
 const MALFORMED: Misfit = Misfit("differences of values are malformed");
-const NOT_SO_MANY: Misfit = Misfit("differences are of another number of values");
+const NOT_SO_MANY: Misfit = Misfit("differences are for a different number of values");
 const UNEVEN: Misfit = Misfit("streams of values have different lengths");
 
 /// Writes the values of a page to `plain`; returns whether they were not plain before.
@@ -38,7 +38,7 @@ pub(super) fn make_plain(
     Ok(true)
 }
 
-/// Puts together values whose first bytes are stored before all second ones, and so on.
+/// Joins values whose first bytes are stored before all second ones, and so on.
 fn join(streams: &[u8], width: usize, values: &mut Vec<u8>) -> Fit<()> {
     if !streams.len().is_multiple_of(width) {
         return Err(UNEVEN);
@@ -62,7 +62,7 @@ fn join_each<const WIDTH: usize>(streams: &[u8], values: &mut [u8]) {
     }
 }
 
-/// Adds up numbers that are stored as differences.
+/// Sums up delta-encoded numbers.
 fn add_up<T: Number>(differences: &[u8], num_values: usize, values: &mut Vec<u8>) -> Fit<()> {
     let (header, rest) = delta::Header::parse(differences).ok_or(MALFORMED)?;
     if header.num_numbers != num_values as u64 {
@@ -73,7 +73,7 @@ fn add_up<T: Number>(differences: &[u8], num_values: usize, values: &mut Vec<u8>
     Ok(())
 }
 
-/// Puts together texts that are stored without what they have in common with the one before.
+/// Restores texts that are stored without what they share with the previous one.
 fn add_prefixes(bytes: &[u8], num_texts: usize, values: &mut Vec<u8>) -> Fit<()> {
     let (mut prefixes, mut suffixes) = (Vec::new(), Vec::new());
     let rest = read_lengths(bytes, num_texts, &mut prefixes)?;
@@ -100,7 +100,7 @@ fn add_prefixes(bytes: &[u8], num_texts: usize, values: &mut Vec<u8>) -> Fit<()>
     Ok(())
 }
 
-/// Reads the lengths of so many texts that `bytes` begin with into `lengths`; returns what follows them.
+/// Reads the lengths of this many texts at the start of `bytes` into `lengths`; returns what follows them.
 pub(super) fn read_lengths<'p>(bytes: &'p [u8], num_texts: usize, lengths: &mut Vec<u32>) -> Fit<&'p [u8]> {
     let (header, rest) = delta::Header::parse(bytes).ok_or(MALFORMED)?;
     if header.num_numbers != num_texts as u64 {

@@ -1,4 +1,4 @@
-//! Tells from the footer which columns may be decoded here, and which of their bytes.
+//! Decides from the footer which columns may be decoded here, and which of their bytes to fetch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use super::values::{Leaf, Values};
 use crate::dataset::Fragment;
 use crate::rows::RowSet;
 
-/// How to store a value.
+/// How a value is stored.
 #[derive(Debug, Clone, Copy)]
 enum Width {
     /// In one bit.
     Bit,
-    /// In four bytes, of which the first counts.
+    /// In four bytes, of which only the first matters.
     One,
-    /// In four bytes, of which the first two count.
+    /// In four bytes, of which only the first two matter.
     Two,
     Half,
     Four,
@@ -41,36 +41,36 @@ enum Width {
     Any,
 }
 
-/// Leaves of a column that are read together: pages of all are out of their compression at the same time.
+/// Maximum leaves of a column, which are read together: pages of all are decompressed at the same time.
 const MOST_LEAVES: usize = 32;
 
-/// A column of a read: what to fetch of it, and how to decode that.
+/// A column of a read: what to fetch, and how to decode it.
 #[derive(Debug)]
 pub(crate) struct ColumnPlan {
     field: FieldRef,
     leaves: Vec<LeafPlan>,
-    /// Those of all leaves.
+    /// The ranges of all leaves.
     ranges: Vec<Range<u64>>,
 }
 
 /// A leaf of a column.
 #[derive(Debug)]
 struct LeafPlan {
-    /// The rows of the page in each range, where the index tells.
+    /// The rows of the page in each range, if the index tells.
     rows: Vec<Option<Range<u32>>>,
-    /// An index says which rows the pages begin with, whether or not it is needed.
+    /// Whether an index says which rows the pages begin with, needed or not.
     is_indexed: bool,
     codec: Codec,
     chain: Chain,
     width: Width,
     num_rows: u32,
-    /// Levels of the whole chunk.
+    /// Number of levels in the whole chunk.
     num_levels: u64,
-    /// About the bytes of its values, where they are of any length.
+    /// Approximate bytes of its values, if they have variable length.
     value_bytes: u64,
 }
 
-/// Plans a root column of a row group, of which the rows `wanted` are to be read; `None` where it is left to the `parquet`
+/// Plans a root column of a row group, of which the rows `wanted` are to be read; `None` if it is left to the `parquet`
 /// crate.
 pub(crate) fn plan(fragment: &Fragment, row_group: u32, root: usize, wanted: &RowSet) -> Option<ColumnPlan> {
     let field = &fragment.reader.schema().fields()[root];
@@ -83,11 +83,11 @@ pub(crate) fn plan(fragment: &Fragment, row_group: u32, root: usize, wanted: &Ro
     for (chain, place) in chains.into_iter().zip(places) {
         leaves.push(plan_leaf(fragment, row_group, place, chain, wanted, &mut ranges)?);
     }
-    // What is fetched comes in the order of the object.
+    // Fetched ranges come in the order of the object.
     ranges.is_sorted_by_key(|range| range.start).then(|| ColumnPlan { field: Arc::clone(field), leaves, ranges })
 }
 
-/// Plans a leaf, and appends what to fetch of it.
+/// Plans a leaf, and appends what to fetch for it.
 fn plan_leaf(
     fragment: &Fragment,
     row_group: u32,
@@ -121,7 +121,7 @@ fn plan_leaf(
     })
 }
 
-/// Returns whether pages in an encoding may be known; the levels' are among a chunk's, too.
+/// Returns whether an encoding is supported; a chunk's encodings include those of levels.
 fn is_known(encoding: Encoding) -> bool {
     #[expect(deprecated, reason = "old writers name it for levels that they do not store")]
     let of_levels = Encoding::BIT_PACKED;
@@ -144,7 +144,7 @@ fn chunk(column: &ColumnChunkMetaData) -> Range<u64> {
     start..start.saturating_add(len)
 }
 
-/// Returns the ranges of the dictionary of a chunk that begins at `start`, and of the pages that hold rows of `wanted`, with
+/// Returns the ranges of the dictionary of a chunk that begins at `start`, and of the pages with rows of `wanted`, with
 /// the rows of each page.
 #[expect(clippy::type_complexity, reason = "two lists of equal length")]
 fn pages_of(
@@ -163,7 +163,7 @@ fn pages_of(
     for (place, page) in locations.iter().enumerate() {
         let end = locations.get(place + 1).map_or(Some(num_rows), first_row)?;
         let of_page = first_row(page)?..end;
-        // Of pages without a row the `parquet` crate, which may have to read on, asks for those within a run.
+        // Pages without rows are requested within a run by the `parquet` crate, which may have to read on.
         if !wanted.has(of_page.start..end.max(of_page.start.saturating_add(1))) {
             continue;
         }
@@ -174,7 +174,7 @@ fn pages_of(
     Some((ranges, rows))
 }
 
-/// Returns how values are stored whose bits are those of the Arrow type.
+/// Returns the storage of values whose bits are those of the Arrow type.
 fn width(data_type: &DataType, column: &ColumnDescriptor) -> Option<Width> {
     match (data_type, column.physical_type()) {
         (DataType::Boolean, PhysicalType::BOOLEAN) => Some(Width::Bit),
@@ -197,7 +197,7 @@ fn width(data_type: &DataType, column: &ColumnDescriptor) -> Option<Width> {
     }
 }
 
-/// Returns whether moments or times of day are stored in a unit.
+/// Returns whether timestamps or times of day are stored in a unit.
 fn is_unit(unit: ArrowUnit, column: &ColumnDescriptor) -> bool {
     let stored = match (column.logical_type_ref(), column.converted_type()) {
         (Some(LogicalType::Timestamp(stored)), _) => &stored.unit,
@@ -214,8 +214,8 @@ fn is_unit(unit: ArrowUnit, column: &ColumnDescriptor) -> bool {
     )
 }
 
-/// Returns about the bytes of a chunk's values of any length: what the writer noted or, where there is no dictionary, what
-/// the pages hold beside lengths.
+/// Returns the approximate bytes of a chunk's variable-length values: as recorded by the writer or, without a
+/// dictionary, the size of the pages without lengths.
 fn value_bytes(column: &ColumnChunkMetaData) -> u64 {
     let noted = column.unencoded_byte_array_data_bytes().and_then(|bytes| u64::try_from(bytes).ok());
     let plain = || {
@@ -236,8 +236,8 @@ impl ColumnPlan {
         self.leaves.iter().all(|leaf| !matches!(leaf.width, Width::Any))
     }
 
-    /// Returns what reads the rows `wanted`, of values that take at most `memory_bytes` at once; `bodies` holds the bytes of
-    /// each of [`Self::ranges`].
+    /// Returns a reader of the rows `wanted`, whose values take at most `memory_bytes` at once; `bodies` holds the
+    /// bytes of each of [`Self::ranges`].
     pub(crate) fn open(
         &self,
         wanted: &Arc<RowSet>,
@@ -261,8 +261,8 @@ impl ColumnPlan {
         }
     }
 
-    /// Returns what reads the rows `wanted` of texts or bytes as the numbers of their [dictionary](Column::dictionary): 32-bit
-    /// integers where they have numbers, else values. `None` for other columns, and where the dictionary has more than
+    /// Returns a reader of the rows `wanted` of text or bytes as keys of their [dictionary](Column::dictionary): 32-bit
+    /// integers if they have keys, else values. `None` for other columns, and if the dictionary has more than
     /// `most_values`.
     pub(crate) fn open_coded(
         &self,
@@ -319,7 +319,7 @@ impl LeafPlan {
         if self.chain.depths.is_empty() {
             return Box::new(Flat::new(pages, leaf, wanted, (self.chain.value, self.chain.hidden)));
         }
-        // All rows, or it is not known how long those are that are wanted.
+        // All rows, or the wanted rows' lengths are unknown.
         let num_levels = if is_whole { Some((self.num_levels, u64::from(self.num_rows))) } else { None };
         Box::new(List::new(pages, leaf, wanted, &self.chain, num_levels))
     }
@@ -335,7 +335,7 @@ mod tests {
     const PAGE_BYTES: i32 = 10;
 
     proptest! {
-        /// Where values cannot be decoded here, the `parquet` crate decodes the same bytes.
+        /// If values cannot be decoded here, the `parquet` crate decodes the same bytes.
         #[test]
         fn the_parquet_crate_asks_for_no_other_pages(
             rows_of_pages in prop::collection::vec(0u32..4, 1..20),

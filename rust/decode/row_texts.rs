@@ -1,8 +1,8 @@
-//! What the texts of one row come to, where few bytes say that they repeat: in lists, of which a row cannot be cut.
+//! Bounds the texts of one row if few bytes say that they repeat: in lists, of which a row cannot be split.
 
 use super::hybrid::{Hybrid, Run, unpack};
 
-/// The texts of rows, added up.
+/// The total size of each row's texts.
 #[derive(Debug, Default)]
 pub(super) struct RowTexts {
     row_bytes: u64,
@@ -10,8 +10,8 @@ pub(super) struct RowTexts {
 }
 
 impl RowTexts {
-    /// Adds a page of repetition and definition `levels`, whose highest are `max`; `next_text` returns the bytes of one text
-    /// after another. `None` where these levels or texts are not as they must be.
+    /// Adds a page of repetition and definition `levels`, whose maxima are `max`; `next_text` returns the sizes of
+    /// texts in sequence. `None` if these levels or texts are invalid.
     pub(super) fn add(
         &mut self,
         num_levels: usize,
@@ -31,7 +31,7 @@ impl RowTexts {
         Some(())
     }
 
-    /// Adds a text to the row at hand.
+    /// Adds a text to the current row.
     pub(super) fn add_text(&mut self, num_bytes: u64) {
         self.row_bytes = self.row_bytes.saturating_add(num_bytes);
         self.most_bytes = self.most_bytes.max(self.row_bytes);
@@ -43,7 +43,7 @@ impl RowTexts {
     }
 }
 
-/// Levels, one after another; all the same where there is but one.
+/// Levels in sequence; all zero if the maximum is.
 struct Levels<'a>(Option<Numbers<'a>>);
 
 impl<'a> Levels<'a> {
@@ -57,7 +57,7 @@ impl<'a> Levels<'a> {
     }
 }
 
-/// Numbers that are stored as runs and packed bits, one after another; they end where they are malformed.
+/// Numbers stored as runs and packed bits, in sequence; they end where they are malformed.
 pub(super) struct Numbers<'a> {
     bytes: &'a [u8],
     hybrid: Hybrid,

@@ -1,4 +1,4 @@
-//! The rows that a read wants, in order.
+//! The wanted rows of a read, in order.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,23 +13,24 @@ use crate::rows::{RowSet, row};
 pub(super) struct Rows {
     set: Arc<RowSet>,
     num_rows: u32,
-    /// The first run of which nothing was taken, but for `run`; of a mask, the row after all that was taken and `run`.
+    /// The first run of which nothing was taken, except for `run`; for a mask, the row after everything taken and
+    /// `run`.
     next: u32,
     run: Range<u32>,
 }
 
 impl Rows {
-    /// Returns the rows of `set`, of a row group of `num_rows`; empty runs count for nothing.
+    /// Returns the rows of `set`, in a row group of `num_rows`; empty runs are ignored.
     pub(super) fn new(set: Arc<RowSet>, num_rows: u32) -> Self {
         Self { set, num_rows, next: 0, run: 0..0 }
     }
 
-    /// Returns the rows of the row group.
+    /// Returns the number of rows in the row group.
     pub(super) fn num_rows(&self) -> u32 {
         self.num_rows
     }
 
-    /// Returns the first row that is wanted.
+    /// Returns the first wanted row.
     pub(super) fn first(&mut self) -> Option<u32> {
         while self.run.is_empty() {
             (self.run, self.next) = match &*self.set {
@@ -46,7 +47,7 @@ impl Rows {
         Some(self.run.start)
     }
 
-    /// Returns the first wanted rows that lie together, before the row `end` and at most so many.
+    /// Returns the first contiguous wanted rows, before the row `end` and at most `most`.
     pub(super) fn first_run(&mut self, end: u32, most: usize) -> Range<u32> {
         let Some(start) = self.first() else { return 0..0 };
         let most = u32::try_from(most).unwrap_or(u32::MAX);
@@ -60,7 +61,7 @@ impl Rows {
         run
     }
 
-    /// Takes all wanted rows before the row `end`, at most so many; as slots of what begins with the row `first`.
+    /// Takes all wanted rows before the row `end`, at most `most`, as slots relative to the row `first`.
     pub(super) fn take_slots(&mut self, first: u32, end: u32, most: usize, slots: &mut Vec<Range<usize>>) {
         slots.clear();
         let mut left = most;
@@ -71,8 +72,8 @@ impl Rows {
         }
     }
 
-    /// Takes all wanted rows before the row `end`, at most so many, if they are a mask: from the first of them on, a bit for
-    /// each row.
+    /// Takes all wanted rows before the row `end`, at most `most`, if they are a mask: from the first of them on, a bit
+    /// for each row.
     pub(super) fn take_bits(&mut self, end: u32, most: usize) -> Option<(u32, BooleanBuffer)> {
         let first = self.first()?;
         let RowSet::Mask(mask) = &*self.set else { return None };

@@ -7,12 +7,12 @@ use super::fixed::Word;
 /// Slots at a time: those of a word of bits.
 const SLOTS: usize = 64;
 
-/// The NULLs among as many slots up to which copying runs of values is quicker.
+/// Maximum NULLs among that many slots for which copying runs of values is faster.
 const FEW: u32 = 10;
 
-/// Appends a slot for each bit: the next of `dense` to those that are set, zero to the others.
+/// Appends a slot for each bit: the next of `dense` for set bits, zero for others.
 pub(super) fn spread<T: Word>(dense: &mut Vec<T>, slots: &BooleanBuffer, out: &mut Vec<T>) {
-    // So that a window of them is always there.
+    // So that a full window of them always exists.
     dense.resize(dense.len() + SLOTS, T::default());
     let (mut next, mut left) = (0, slots.len());
     for bits in slots.bit_chunks().iter_padded() {
@@ -49,7 +49,7 @@ fn spread_runs<T: Word>(bits: u64, values: &[T; SLOTS], slots: &mut [T; SLOTS]) 
     }
 }
 
-/// Puts values into the slots of set bits without a branch: which it would be is noise.
+/// Puts values into the slots of set bits without branches, which would be unpredictable.
 fn spread_each<T: Word>(bits: u64, values: &[T; SLOTS], slots: &mut [T; SLOTS]) {
     let mut taken = 0;
     for (place, slot) in slots.iter_mut().enumerate() {
@@ -59,14 +59,15 @@ fn spread_each<T: Word>(bits: u64, values: &[T; SLOTS], slots: &mut [T; SLOTS]) 
     }
 }
 
-/// The same where values of this width can be moved about in registers, and the processor has such; returns whether.
+/// The same if values of this width can be permuted in registers, and the processor supports it; returns whether it
+/// did.
 #[cfg(target_arch = "x86_64")]
 fn spread_in_registers<T: Word>(bits: u64, values: &[T; SLOTS], slots: &mut [T; SLOTS]) -> bool {
     if !std::arch::is_x86_feature_detected!("avx2") || !std::arch::is_x86_feature_detected!("popcnt") {
         return false;
     }
     #[expect(unsafe_code, reason = "it is compiled for some processors only")]
-    // SAFETY: this is one of them.
+    // SAFETY: the processor has the instructions.
     unsafe {
         match size_of::<T>() {
             4 => registers::spread(bits, values, slots, &registers::PLACES_OF_8),
@@ -91,7 +92,7 @@ mod registers {
 
     use super::{SLOTS, Word};
 
-    /// The words of 4 bytes of a register.
+    /// The number of 4-byte words in a register.
     const WORDS: usize = 8;
 
     /// Which of the next eight values of 4 bytes, or four of 8, word by word, goes where the bits of a number are set.
@@ -115,8 +116,9 @@ mod registers {
         places
     }
 
-    /// Puts values of 4 or 8 bytes into the slots of set bits, a register at a time: the next values are read together, and
-    /// moved to their places by a table. Known as expansion, which later processors have an instruction for.
+    /// Puts values of 4 or 8 bytes into the slots of set bits, a register at a time: the next values are loaded
+    /// together, and moved to their slots by a table. Known as expansion, for which later processors have an
+    /// instruction.
     #[target_feature(enable = "avx2,popcnt")]
     #[expect(unsafe_code, reason = "registers are loaded and stored by pointers")]
     pub(super) fn spread<T: Word>(bits: u64, values: &[T; SLOTS], slots: &mut [T; SLOTS], places: &[[u32; WORDS]]) {
@@ -131,7 +133,7 @@ mod registers {
         for slots in slots.chunks_exact_mut(in_register) {
             let set = rest.to_le_bytes()[0] & all;
             let next = &values[taken..taken + in_register];
-            // SAFETY: both the values and the places are as long as a register.
+            // SAFETY: both the values and the table entry are as long as a register.
             let (next, places) = unsafe {
                 (_mm256_loadu_si256(next.as_ptr().cast()), _mm256_loadu_si256(places[usize::from(set)].as_ptr().cast()))
             };

@@ -1,4 +1,4 @@
-//! Compares what is decoded here with what the `parquet` crate makes of the same files.
+//! Compares the decoders here with the `parquet` crate on the same files.
 
 mod encodings;
 mod files;
@@ -42,7 +42,7 @@ pub(crate) fn open(body: &Bytes) -> Result<Arc<Snapshot>, Error> {
     })
 }
 
-/// Rows of which some are wanted: where runs of them begin and end, and whether they are a mask.
+/// Wanted rows: where runs of them begin and end, and whether they are a mask.
 pub(crate) type Cuts = Option<(Vec<prop::sample::Index>, bool)>;
 
 pub(crate) fn cuts() -> impl Strategy<Value = Cuts> {
@@ -65,7 +65,7 @@ pub(crate) fn set_of(cuts: &Cuts, num_rows: usize) -> RowSet {
     }
 }
 
-/// Opens a column for the decoders here; `None` where it is not for them by its footer.
+/// Opens a column with the decoders here; `None` if its footer rules them out.
 fn open_own(snapshot: &Snapshot, root: usize, body: &Bytes, set: &RowSet) -> Option<Fit<Box<dyn Column>>> {
     let plan = plan(snapshot.fragment(snapshot.row_groups[0]), 0, root, set)?;
     let bytes = plan.ranges().iter().map(|range| {
@@ -76,7 +76,7 @@ fn open_own(snapshot: &Snapshot, root: usize, body: &Bytes, set: &RowSet) -> Opt
     Some(Ok(plan.open(&Arc::new(set.clone()), bytes, u64::MAX, Scratch::default())))
 }
 
-/// Reads a column by the decoders here alone, in steps; `None` where it is not for them by its footer.
+/// Reads a column in steps with only the decoders here; `None` if its footer rules them out.
 fn read_own(snapshot: &Snapshot, root: usize, body: &Bytes, set: &RowSet, step: usize) -> Option<Fit<Vec<ArrayRef>>> {
     let wanted = set.count(0..snapshot.row_groups[0].num_rows) as usize;
     let mut column = match open_own(snapshot, root, body, set)? {
@@ -87,8 +87,8 @@ fn read_own(snapshot: &Snapshot, root: usize, body: &Bytes, set: &RowSet, step: 
     Some(steps.map(|num_rows| column.read(num_rows)).collect())
 }
 
-/// Reads texts as the numbers of their dictionary, as far as they have numbers, in steps; returns them as texts. `None` where it
-/// has no dictionary of at most `most_values`.
+/// Reads text as dictionary keys, as far as it has keys, in steps; returns it as text. `None` if it has no dictionary
+/// of at most `most_values`.
 fn read_coded(
     snapshot: &Snapshot,
     root: usize,
@@ -116,7 +116,7 @@ fn read_coded(
     Some(read.collect())
 }
 
-/// Returns how long lists of numbers are, if all are as long, and the bytes of an item.
+/// Returns the length of lists of numbers, if all are equal, and the bytes of an item.
 fn even_len(lists: &dyn Array) -> Option<(usize, usize)> {
     let offsets: Vec<usize> = match lists.data_type() {
         DataType::List(_) => lists.as_list::<i32>().offsets().iter().map(|end| end.as_usize()).collect(),
@@ -129,8 +129,8 @@ fn even_len(lists: &dyn Array) -> Option<(usize, usize)> {
     offsets.windows(2).all(|pair| pair[1] - pair[0] == len).then_some((len, width))
 }
 
-/// Reads a column of even lists in steps, its items of `asked` bytes each where they may be taken so; returns the bytes of
-/// all items, and of how many rows they were taken.
+/// Reads a column of even lists in steps, with items of `asked` bytes each if they may be taken like that; returns the
+/// bytes of all items, and for how many rows they were taken.
 fn read_items(
     column: &mut dyn Column,
     num_rows: usize,
@@ -167,7 +167,7 @@ fn read_parquet(snapshot: &Arc<Snapshot>, root: usize, body: &Bytes, set: &RowSe
     Ok(Arc::clone(batch.column(0)))
 }
 
-/// Returns whether arrays hold the same, any NaN for any other.
+/// Returns whether arrays are equal, treating all NaNs as equal.
 fn are_same(left: &dyn Array, right: &dyn Array) -> bool {
     if left.to_data() == right.to_data() {
         return true;
@@ -225,7 +225,7 @@ proptest! {
                 prop_assert!(!damage.is_empty(), "{field}: {read:?}");
                 continue;
             };
-            // What pages claim is checked before.
+            // The claims of pages are checked before.
             let trial = Trial::new(&snapshot, 0, &body, set.clone()).unwrap().of_column(root);
             if !damage.is_empty() && trial.at_once(Decoders::Own).is_err() {
                 continue;
@@ -258,7 +258,7 @@ proptest! {
             let asked = if halves && items.data_type().is_integer() { 2.min(width) } else { width };
             let (bytes, num_taken) = read_items(&mut *column, expected.len(), (row_len, width), asked, step).unwrap();
             prop_assert!(bytes == items.buffers()[0].as_slice()[items.offset() * width..][..bytes.len()], "{field}");
-            // Three are read at the beginning, and without an index the last of each page, which may go on.
+            // Three are read at the beginning, and without an index the last of each page, which may continue.
             if (shape.dictionary_bytes.is_none() || asked == width) && shape.has_index && cuts.is_none() && shape.page_rows >= 20 && expected.len() > 3 {
                 prop_assert!(num_taken > 0, "{field}: nothing of {} rows", expected.len());
             }
@@ -311,7 +311,7 @@ proptest! {
         let body = Bytes::from(body);
         for (root, field) in snapshot.schema.fields().iter().enumerate() {
             let Some(Ok(parts)) = read_own(&snapshot, root, &body, &RowSet::All, 10_000) else { continue };
-            // What pages claim is checked before either of them.
+            // The claims of pages are checked before either of them.
             let trial = Trial::new(&snapshot, 0, &body, RowSet::All).unwrap().of_column(root);
             if trial.at_once(Decoders::Own).is_err() {
                 continue;

@@ -1,4 +1,5 @@
-//! The lists of one depth of a column: of each slot of the depth above, rows above all, a run of slots.
+//! The lists of one depth of a column: a run of slots for each slot of the depth above, which for the first depth are
+//! the rows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,26 +12,26 @@ use super::bits::Bits;
 use super::{Fit, Misfit};
 
 pub(super) const TOO_LONG: Misfit = Misfit("lists have more values than offsets can count");
-/// DuckDB writes a NULL of an array so, a level for each element.
-pub(super) const GOES_ON: Misfit = Misfit("a list without elements goes on");
+/// DuckDB writes a NULL array like this, with a level for each element.
+pub(super) const GOES_ON: Misfit = Misfit("a list without elements is continued");
 
 /// The definition levels of lists.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Depth {
-    /// That of a list that is there, at least.
+    /// The minimum level of a list that exists.
     pub(super) list: u8,
-    /// That of an element that is there, at least.
+    /// The minimum level of an element that exists.
     pub(super) element: u8,
 }
 
-/// Lists of one depth: those of the page at hand, and those that were taken.
+/// Lists of one depth: those of the current page, and those that were taken.
 #[derive(Debug)]
 pub(super) struct Tier {
     pub(super) depth: Depth,
     data_type: DataType,
     /// The slots at which the lists of the page begin, and the end of the last.
     pub(super) starts: Vec<u32>,
-    /// The lists of the page that are there, if not all are.
+    /// The lists of the page that exist, if not all do.
     pub(super) present: Option<BooleanBuffer>,
     /// Those that were taken.
     offsets: Vec<i32>,
@@ -42,7 +43,7 @@ impl Tier {
         Self { depth, data_type, starts: vec![0], present: None, offsets: Vec::new(), validity: None }
     }
 
-    /// Begins an array of about so many lists.
+    /// Starts an array of about this many lists.
     pub(super) fn begin(&mut self, num_lists: usize) -> Fit<()> {
         self.offsets = Vec::new();
         self.offsets.try_reserve_exact(num_lists.saturating_add(1)).map_err(|_| Misfit::MEMORY)?;
@@ -55,7 +56,7 @@ impl Tier {
         self.offsets.len() - 1
     }
 
-    /// Returns the number of slots of the page at hand.
+    /// Returns the number of slots of the current page.
     pub(super) fn num_slots(&self) -> usize {
         self.starts.last().map_or(0, |end| *end as usize)
     }
@@ -84,7 +85,7 @@ impl Tier {
         Ok(slots.start as usize..slots.end as usize)
     }
 
-    /// Notes that the last list that was taken goes on up to the slot `end`.
+    /// Records that the last list taken continues up to the slot `end`.
     pub(super) fn extend_last(&mut self, end: usize) -> Fit<()> {
         let last = self.offsets.last_mut().ok_or(Misfit::MISSING)?;
         *last = i32::try_from(end).map_err(|_| TOO_LONG)?;
@@ -114,7 +115,7 @@ impl Tier {
     }
 }
 
-/// Returns lists of one length; NULL among them is left to the `parquet` crate, which makes room for its values.
+/// Returns lists of one length; NULLs among them are left to the `parquet` crate, which makes room for their values.
 fn fixed_size(
     item: &FieldRef,
     len: i32,
@@ -123,16 +124,16 @@ fn fixed_size(
     nulls: Option<NullBuffer>,
 ) -> Fit<ArrayRef> {
     if nulls.is_some() || offsets.windows(2).any(|pair| pair[1] - pair[0] != len) {
-        return Err(Misfit("lists of one length have another"));
+        return Err(Misfit("lists of a fixed length have a different one"));
     }
     let array = FixedSizeListArray::try_new(Arc::clone(item), len, values, None);
     array.map(|list| Arc::new(list) as ArrayRef).map_err(|_| Misfit("lists are not of the column's type"))
 }
 
-/// Reads the levels of a page of lists within lists, outermost first, of which `value` is the definition level of a value;
+/// Reads the levels of a page of nested lists, outermost first, where `value` is the definition level of a value;
 /// returns the number of the innermost slots, and which of them have values, if not all have.
 ///
-/// A repetition level says which list goes on: of the depths below, new ones begin.
+/// A repetition level says which list continues: at the depths below, new ones begin.
 pub(super) fn read_levels(
     tiers: &mut [Tier],
     reps: &[u8],
@@ -149,13 +150,13 @@ pub(super) fn read_levels(
     }
 }
 
-/// Reads repetition levels where every level is a slot with a value.
+/// Reads repetition levels if every level is a slot with a value.
 fn read_whole(tiers: &mut [Tier], reps: &[u8]) -> Fit<usize> {
     const STEP: usize = 8;
     let innermost = u8::try_from(tiers.len()).map_err(|_| Misfit::TOO_HIGH)?;
     let goes_on = [innermost; STEP];
     for (step, reps) in reps.chunks(STEP).enumerate() {
-        // Most levels are those of a list that goes on.
+        // Most levels are those of a list that continues.
         if *reps == goes_on {
             continue;
         }
@@ -178,11 +179,11 @@ fn read_whole(tiers: &mut [Tier], reps: &[u8]) -> Fit<usize> {
     Ok(reps.len())
 }
 
-/// Reads levels among which are those of NULLs and of empty lists.
+/// Reads levels that include NULLs and empty lists.
 fn read_sparse(tiers: &mut [Tier], reps: &[u8], defs: &[u8], value: u8) -> Fit<(usize, Option<BooleanBuffer>)> {
     let mut present: Vec<_> = tiers.iter().map(|_| Bits::with_capacity(reps.len())).collect();
     let mut validity = Bits::with_capacity(reps.len());
-    // The slots of each depth so far, and the depths of which the level before was one.
+    // The number of slots of each depth so far, and the depths at which the previous level was one.
     let mut num_slots = vec![0_u32; tiers.len()];
     let mut num_open = 0;
     let innermost = tiers.len();
@@ -211,7 +212,7 @@ fn read_sparse(tiers: &mut [Tier], reps: &[u8], defs: &[u8], value: u8) -> Fit<(
         }
         if num_open == innermost {
             validity.push(u64::from(def == value), 1);
-            // Most levels are those of values of a list that goes on.
+            // Most levels are those of values of a list that continues.
             let rest = reps[place..].iter().zip(&defs[place..]);
             let run = rest.take_while(|(rep, def)| usize::from(**rep) == innermost && **def == value).count();
             validity.push_same(true, run);

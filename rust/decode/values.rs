@@ -12,10 +12,10 @@ use super::hybrid::{Hybrid, Run, unpack};
 use super::levels::count_ones;
 use super::{Fit, Misfit};
 
-/// Numbers that are unpacked together: as many as stay in the nearest cache.
+/// Keys that are unpacked together: as many as stay in the L1 cache.
 pub(super) const BLOCK: usize = 512;
 
-/// Values that lie one after another.
+/// Contiguous values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Items<'a> {
     pub(crate) bytes: &'a [u8],
@@ -26,20 +26,20 @@ pub(crate) struct Items<'a> {
 /// How plain values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// In a bit each.
+    /// In one bit each.
     Bits,
-    /// In so many bytes each.
+    /// In this many bytes each.
     Fixed(usize),
-    /// In any number of bytes, behind that number.
+    /// With variable length, prefixed by it.
     Any,
 }
 
-/// Collects the values of one type. `bytes` are always those of the page at hand.
+/// Collects the values of one type. `bytes` are always those of the current page.
 pub(super) trait Values: fmt::Debug + Send {
-    /// Reads the values that pages number.
+    /// Reads the values that keys refer to.
     fn set_dictionary(&mut self, bytes: &[u8], num_values: usize) -> Fit<()>;
 
-    /// Returns the dictionary, if what is finished are numbers of its values.
+    /// Returns the dictionary, if finished arrays are keys of its values.
     fn dictionary(&self) -> Option<ArrayRef> {
         None
     }
@@ -47,27 +47,28 @@ pub(super) trait Values: fmt::Debug + Send {
     /// Returns how values are stored.
     fn stored(&self) -> Stored;
 
-    /// Begins a page of so many values.
+    /// Starts a page with this many values.
     fn set_page(&mut self, encoding: Encoding, bytes: &[u8], num_values: usize) -> Fit<()>;
 
-    /// Passes over values.
+    /// Skips values.
     fn skip(&mut self, bytes: &[u8], num_values: usize) -> Fit<()>;
 
     /// Appends values.
     fn take(&mut self, bytes: &[u8], num_values: usize) -> Fit<()>;
 
-    /// Appends the values of ascending `slots`, where all of the page's slots have one; those before `at` are passed.
+    /// Appends the values of ascending `slots`, if all of the page's slots have one; those before `at` are already
+    /// skipped.
     fn take_runs(&mut self, bytes: &[u8], at: usize, slots: &[Range<usize>]) -> Fit<()> {
         take_each_run(self, bytes, at, slots)
     }
 
-    /// Passes over values, and then appends those whose bits are set.
+    /// Skips values, then appends those whose bits are set.
     fn take_bits(&mut self, bytes: &[u8], num_passed: usize, bits: &BooleanBuffer) -> Fit<()> {
         take_each_bit(self, bytes, num_passed, bits)
     }
 
-    /// Passes over values, and then takes some as Arrow has them, if that costs less than to append them. Integers may be
-    /// of `width` bytes instead of their type's, where these are enough.
+    /// Skips values, then takes some in Arrow's layout, if that is cheaper than appending them. Integers may be of
+    /// `width` bytes instead of their type's, if these suffice.
     fn take_items<'a>(
         &'a mut self,
         _bytes: &'a [u8],
@@ -78,10 +79,11 @@ pub(super) trait Values: fmt::Debug + Send {
         None
     }
 
-    /// Appends a slot for each bit, and values to those that are set.
+    /// Appends a slot for each bit, with values for set bits.
     fn take_spread(&mut self, bytes: &[u8], slots: &BooleanBuffer) -> Fit<()>;
 
-    /// Passes over values, and then appends a slot for each bit of `slots`: to those that are set, the values whose bits in `bits` are.
+    /// Skips values, then appends a slot for each bit of `slots`: for set bits, the values whose bits in `bits` are
+    /// set.
     fn take_picked(&mut self, bytes: &[u8], num_passed: usize, bits: &BooleanBuffer, slots: &BooleanBuffer) -> Fit<()> {
         let (mut at, mut picked) = (0, bits.set_indices());
         for is_set in slots {
@@ -96,17 +98,17 @@ pub(super) trait Values: fmt::Debug + Send {
         take_run(self, bytes, &mut at, end..end)
     }
 
-    /// Makes room for slots, whose values are stored in `stored_bytes`.
+    /// Reserves room for slots whose values are stored in `stored_bytes`.
     fn reserve(&mut self, num_slots: usize, stored_bytes: usize) -> Fit<()>;
 
     /// Returns the number of slots so far.
     fn num_slots(&self) -> usize;
 
-    /// Returns the slots as an array, and begins anew.
+    /// Returns the slots as an array, and starts over.
     fn finish(&mut self, nulls: Option<NullBuffer>) -> Fit<ArrayRef>;
 }
 
-/// Appends the values of ascending `slots`, one run after another; those before `at` are passed.
+/// Appends the values of ascending `slots`, one run after another; those before `at` are already skipped.
 pub(super) fn take_each_run<V: Values + ?Sized>(
     values: &mut V,
     bytes: &[u8],
@@ -116,7 +118,7 @@ pub(super) fn take_each_run<V: Values + ?Sized>(
     slots.iter().try_for_each(|run| take_run(values, bytes, &mut at, run.clone()))
 }
 
-/// Passes over values, and then appends those whose bits are set, one run after another.
+/// Skips values, then appends those whose bits are set, one run after another.
 pub(super) fn take_each_bit<V: Values + ?Sized>(
     values: &mut V,
     bytes: &[u8],
@@ -131,7 +133,7 @@ pub(super) fn take_each_bit<V: Values + ?Sized>(
     take_run(values, bytes, &mut at, end..end)
 }
 
-/// Appends the values of the slots `run`; those from `at` on are passed.
+/// Appends the values of the slots `run`; skips those between `at` and it.
 fn take_run<V: Values + ?Sized>(values: &mut V, bytes: &[u8], at: &mut usize, run: Range<usize>) -> Fit<()> {
     if run.start > *at {
         values.skip(bytes, run.start - *at)?;
@@ -147,8 +149,8 @@ fn all_valid(num_slots: usize, num_more: usize) -> Bits {
     validity
 }
 
-/// Picks the slots whose bits are set in `bits`, of which those in `valid` have a value: returns a bit for each value of all slots,
-/// set for those that are picked, and one for each picked slot, set for those that have a value.
+/// Picks the slots whose bits are set in `bits`, of which those in `valid` have a value: returns a bit for each value
+/// of all slots, set for picked ones, and one for each picked slot, set for those that have a value.
 fn pick(bits: &BooleanBuffer, valid: &BooleanBuffer) -> (BooleanBuffer, BooleanBuffer) {
     let mut values = Bits::with_capacity(valid.count_set_bits());
     let mut slots = Bits::with_capacity(bits.count_set_bits());
@@ -159,12 +161,12 @@ fn pick(bits: &BooleanBuffer, valid: &BooleanBuffer) -> (BooleanBuffer, BooleanB
     (values.finish(), slots.finish())
 }
 
-/// Returns those bits of a word whose places are set in `places`, side by side from the lowest on.
+/// Returns the bits of a word at the positions set in `places`, packed from the lowest on.
 fn pack(word: u64, places: u64) -> u64 {
     if places == u64::MAX {
         return word;
     }
-    // What is above an odd number of bits that are not taken moves by one, then of those left by two, and so on.
+    // Bits above an odd number of dropped ones move by one, then those above an odd half of the rest by two, and so on.
     let (mut word, mut places, mut passed) = (word & places, places, !places << 1);
     for step in 0..6 {
         let odd = [1, 2, 4, 8, 16, 32].iter().fold(passed, |odd, by| odd ^ odd << by);
@@ -176,11 +178,11 @@ fn pack(word: u64, places: u64) -> u64 {
     word
 }
 
-/// The slots of a leaf column: of each value one, and of each NULL.
+/// The slots of a leaf column: one for each value, and one for each NULL.
 #[derive(Debug)]
 pub(super) struct Leaf {
     values: Box<dyn Values>,
-    /// The slots of the page at hand that have values, if not all have.
+    /// The slots of the current page that have values, if not all have.
     page: Option<BooleanBuffer>,
     /// The next slot of that page.
     at: usize,
@@ -196,7 +198,7 @@ impl Leaf {
         self.values.set_dictionary(bytes, num_values)
     }
 
-    /// Returns the dictionary, as [`Values::dictionary`] does.
+    /// Returns the dictionary, like [`Values::dictionary`].
     pub(super) fn dictionary(&self) -> Option<ArrayRef> {
         self.values.dictionary()
     }
@@ -206,7 +208,7 @@ impl Leaf {
         self.values.stored()
     }
 
-    /// Begins a page of so many slots, of which those in `validity` have a value.
+    /// Starts a page with this many slots, of which those in `validity` have a value.
     pub(super) fn set_page(
         &mut self,
         encoding: Encoding,
@@ -227,7 +229,7 @@ impl Leaf {
         self.values.num_slots()
     }
 
-    /// Appends the page's `slots`, which are not before those of the last call.
+    /// Appends the page's `slots`, none before those of the last call.
     pub(super) fn take(&mut self, bytes: &[u8], slots: Range<usize>) -> Fit<()> {
         let passed = slots.start.checked_sub(self.at).ok_or(Misfit("rows out of order"))?;
         let len = slots.end - slots.start;
@@ -256,7 +258,7 @@ impl Leaf {
         self.values.take_spread(bytes, &taken)
     }
 
-    /// Appends the page's slots of ascending runs, none of them before those of the last call.
+    /// Appends the page's slots of ascending runs, none before those of the last call.
     pub(super) fn take_runs(&mut self, bytes: &[u8], runs: &[Range<usize>]) -> Fit<()> {
         if self.page.is_some() || self.validity.is_some() {
             return runs.iter().try_for_each(|run| self.take(bytes, run.clone()));
@@ -267,7 +269,7 @@ impl Leaf {
         Ok(())
     }
 
-    /// Appends those of the page's slots from `first` on whose bits are set; none is before those of the last call.
+    /// Appends the page's slots from `first` on whose bits are set; none before those of the last call.
     pub(super) fn take_bits(&mut self, bytes: &[u8], first: usize, bits: &BooleanBuffer) -> Fit<()> {
         let passed = first.checked_sub(self.at).ok_or(Misfit("rows out of order"))?;
         let at = std::mem::replace(&mut self.at, first + bits.len());
@@ -292,7 +294,7 @@ impl Leaf {
         Ok(())
     }
 
-    /// Takes the page's `slots`, which are not before those of the last call, as [`Values::take_items`] does.
+    /// Takes the page's `slots`, none before those of the last call, like [`Values::take_items`].
     pub(super) fn take_items<'a>(
         &'a mut self,
         bytes: &'a [u8],
@@ -307,44 +309,44 @@ impl Leaf {
         Some(items)
     }
 
-    /// Returns all slots as an array, and begins anew.
+    /// Returns all slots as an array, and starts over.
     pub(super) fn finish(&mut self) -> Fit<ArrayRef> {
         let nulls = self.validity.take().map(|validity| NullBuffer::new(validity.finish()));
         self.values.finish(nulls.filter(|nulls| nulls.null_count() > 0))
     }
 }
 
-/// Where the values of a page are.
+/// The position of a page's values.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
-    /// The next is at a byte.
+    /// The next one is at this byte.
     Plain(usize),
     Numbers(Hybrid),
 }
 
 impl Place {
-    /// Returns the beginning of a page.
+    /// Returns the start of a page.
     pub(super) fn of_page(encoding: Encoding, bytes: &[u8]) -> Fit<Self> {
         match encoding {
             Encoding::Plain => Ok(Self::Plain(0)),
             Encoding::Dictionary => match bytes.first() {
                 Some(&width) => Ok(Self::Numbers(Hybrid::new(1, usize::from(width))?)),
-                // Nothing but NULL.
+                // Everything is NULL.
                 None => Ok(Self::Plain(0)),
             },
-            _ => Err(Misfit("values are in another encoding")),
+            _ => Err(Misfit("values are in an unexpected encoding")),
         }
     }
 }
 
-/// Hands on the next numbers.
+/// Passes on the next keys.
 pub(super) fn each_number(
     numbers: &mut Hybrid,
     bytes: &[u8],
     num_values: usize,
     take: impl FnMut(Numbers<'_>) -> Fit<()>,
 ) -> Fit<()> {
-    /// To clear a whole block takes longer than to unpack so many.
+    /// Clearing a whole block takes longer than unpacking this many.
     const FEW: usize = 32;
     match num_values <= FEW {
         true => each_number_in(&mut [0; FEW], numbers, bytes, num_values, take),
@@ -380,7 +382,7 @@ fn each_number_in<const LEN: usize>(
     Ok(())
 }
 
-/// Hands on those of the next numbers whose bits are set, some at a time.
+/// Passes on those of the next keys whose bits are set, some at a time.
 pub(super) fn each_picked_number(
     numbers: &mut Hybrid,
     bytes: &[u8],
@@ -415,7 +417,7 @@ pub(super) fn each_picked_number(
         for (word, from) in words.into_iter().zip((0..).step_by(64)) {
             let mut word = word;
             while word != 0 {
-                // Not before the place that was read.
+                // Never before the position that was read.
                 block[num_picked] = block[from + word.trailing_zeros() as usize];
                 num_picked += 1;
                 word &= word - 1;
@@ -426,14 +428,14 @@ pub(super) fn each_picked_number(
     numbers.skip(bytes, num_passed)
 }
 
-/// Some numbers of dictionary values.
+/// Some dictionary keys.
 pub(super) enum Numbers<'a> {
     Same(u32, usize),
     Each(&'a [u32]),
 }
 
 const FEWER_VALUES: Misfit = Misfit("a page has fewer values than rows");
-pub(super) const NO_SUCH_VALUE: Misfit = Misfit("a page numbers a value that its dictionary lacks");
+pub(super) const NO_SUCH_VALUE: Misfit = Misfit("a page refers to a value that its dictionary does not have");
 pub(super) const TOO_FEW: Misfit = Misfit("a page has fewer values than it claims");
 
 #[cfg(test)]

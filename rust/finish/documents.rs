@@ -1,4 +1,4 @@
-//! Makes lists ready to be packed: numbers of the final type, alike in length.
+//! Prepares lists to be packed: numbers of the final type, with equal lengths within a row.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use super::padding::{LABELS, LEADER, pad_of};
 use super::{Columns, Fault, index_of, made, unfit};
 use crate::error::{Error, Result};
 
-/// The lists that are packed.
+/// The lists to be packed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Documents {
     /// The columns.
     pub columns: Vec<String>,
-    /// What integers become.
+    /// The type that integers are converted to.
     pub integers: Integers,
-    /// What the columns are padded with; 0 without, -100 for `labels`.
+    /// Padding values by column; by default 0, or -100 for `labels`.
     pub values: BTreeMap<String, serde_json::Number>,
-    /// Whether labels are made.
+    /// Whether to make labels.
     #[serde(default)]
     pub labels: bool,
 }
 
-/// What is packed of batches of one schema.
+/// The columns to pack in batches of one schema.
 #[derive(Debug)]
 pub(super) struct Packable {
     columns: Vec<(usize, Items)>,
@@ -46,7 +46,7 @@ impl Packable {
         Ok(Self { columns })
     }
 
-    /// Returns the packed columns alone, as lists that all have the same offsets.
+    /// Returns only the packed columns, as lists that all have the same offsets.
     pub(super) fn apply(&self, batch: &RecordBatch) -> Result<RecordBatch, Fault> {
         let mut columns: Columns = Vec::with_capacity(self.columns.len());
         let mut first: Option<(&str, OffsetBuffer<i64>)> = None;
@@ -75,7 +75,7 @@ fn first_difference(left: &[i64], right: &[i64]) -> Option<usize> {
     left.iter().zip(right).skip(1).position(|(left, right)| left != right)
 }
 
-/// What packed columns are padded with, as the bytes of one item.
+/// The padding values of packed columns, as the bytes of one item.
 #[derive(Debug)]
 pub(crate) struct Pads {
     pub(crate) columns: Vec<Vec<u8>>,
@@ -85,18 +85,18 @@ pub(crate) struct Pads {
 /// How labels are made.
 #[derive(Debug)]
 pub(crate) struct Labels {
-    /// The place of the column that they are made of.
+    /// The index of the column that they are made from.
     pub(crate) of: usize,
-    /// What stands where nothing is to be learnt.
+    /// The value that losses ignore.
     pub(crate) ignored: Vec<u8>,
 }
 
 impl Pads {
-    /// Returns those of columns of packed documents, by the types that their items have by then.
+    /// Returns these for the columns of packed documents, according to the final types of their items.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for a value that does not fit the type, and for labels of a type that losses do not take.
+    /// [`Error::Setting`] for a value that does not fit the type, and for labels of a type that losses do not accept.
     pub(crate) fn of_schema(
         schema: &Schema,
         values: &BTreeMap<String, serde_json::Number>,

@@ -14,7 +14,7 @@ use crate::image::{ImageDecoder, ImageSettings, OnError};
 use crate::plan::seed::Draws;
 use crate::stream::Room;
 
-/// A column of images, and what they become.
+/// An image column, and what it becomes.
 #[derive(Debug)]
 pub(super) struct ImageColumn {
     index: usize,
@@ -33,12 +33,12 @@ impl ImageColumn {
         Ok(Self { index, name: field.name().clone(), settings: settings.clone() })
     }
 
-    /// Returns the column's place.
+    /// Returns the column's index.
     pub(super) fn index(&self) -> usize {
         self.index
     }
 
-    /// Returns whether rows may be left out, for which all columns are copied once more.
+    /// Returns whether rows may be left out, which takes another copy of all columns.
     pub(super) fn leaves_out(&self) -> bool {
         self.settings.on_error == OnError::Skip
     }
@@ -48,7 +48,7 @@ impl ImageColumn {
         self.settings.num_bytes() as u64
     }
 
-    /// Returns the pixels of all images; those of rows that are not kept, or cease to be, are black.
+    /// Returns the pixels of all images; black for rows that are not kept, or whose images cannot be decoded.
     pub(super) fn decode(
         &self,
         array: &ArrayRef,
@@ -72,7 +72,7 @@ impl ImageColumn {
         self.column(array.len(), pixels).map_err(|error| unfit(&error))
     }
 
-    /// Decodes images into pixels that are black.
+    /// Decodes images into pixels that are initially black.
     fn decode_into(
         &self,
         pixels: &mut [u8],

@@ -1,4 +1,4 @@
-//! Columns of lists as plain numbers: offsets, and items of one width.
+//! Columns of lists as plain numbers: offsets, and fixed-width items.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::Fault;
 use crate::error::{Error, Result};
 
-/// What integers become.
+/// The type that integers are converted to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Integers {
@@ -23,7 +23,7 @@ pub enum Integers {
     Int64,
     /// 32 bits, signed.
     Int32,
-    /// What they are.
+    /// Unchanged.
     Stored,
 }
 
@@ -39,13 +39,13 @@ pub(super) struct Items {
 /// The lists of a column, one for each row.
 #[derive(Debug)]
 pub(super) struct Lists {
-    /// Where the items of each row begin, from 0, and at last their number.
+    /// The offset of each row's items, starting at 0, and finally their number.
     pub(super) offsets: Vec<usize>,
     pub(super) values: Buffer,
 }
 
 impl Items {
-    /// Returns what the items of `field` become; `None` for what is not a list of numbers.
+    /// Returns what the items of `field` become; `None` if it is not a list of numbers.
     pub(super) fn of(field: &Field, integers: Integers) -> Option<Self> {
         let (DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _)) = field.data_type()
         else {
@@ -63,7 +63,7 @@ impl Items {
         Some(Self { name: field.name().clone(), data_type, is_bool, width })
     }
 
-    /// As [`Self::of`], for a column that was asked for by name.
+    /// Like [`Self::of`], for a column that was requested by name.
     pub(super) fn require(field: &Field, integers: Integers, what: &str) -> Result<Self> {
         Self::of(field, integers).ok_or_else(|| Error::NoTensor {
             column: field.name().clone(),
@@ -72,21 +72,21 @@ impl Items {
         })
     }
 
-    /// Returns the same of a column of another name.
+    /// Returns the same for a column with another name.
     pub(super) fn named(&self, name: &str) -> Self {
         Self { name: name.to_owned(), ..self.clone() }
     }
 
-    /// Returns the field of one item.
+    /// Returns the field of an item.
     pub(super) fn item(&self) -> FieldRef {
         let item = Field::new("item", self.data_type.clone(), false);
-        // A byte for each truth, as tensors have them.
+        // Booleans as bytes, as in tensors.
         let bool8 = [("ARROW:extension:name", "arrow.bool8"), ("ARROW:extension:metadata", "")];
         let bool8 = bool8.map(|(key, value)| (key.to_owned(), value.to_owned()));
         Arc::new(if self.is_bool { item.with_metadata(bool8.into()) } else { item })
     }
 
-    /// Returns a number as the bytes of one item; `None` where it is none of this type.
+    /// Returns a number as the bytes of one item; `None` if it does not fit the type.
     pub(super) fn bytes_of(&self, number: &serde_json::Number) -> Option<Vec<u8>> {
         let whole = number.as_i64();
         let array: ArrayRef = match whole {
@@ -98,7 +98,7 @@ impl Items {
             return None;
         }
         let cast = arrow_cast::cast(&array, &self.data_type).ok().filter(|cast| cast.null_count() == 0)?;
-        // Floats of fewer bits take what is too large for them as infinite.
+        // Narrower floats turn values that are too large into infinity.
         let wide = arrow_cast::cast(&cast, &DataType::Float64).ok()?;
         if !wide.as_primitive::<Float64Type>().value(0).is_finite() {
             return None;
@@ -110,7 +110,7 @@ impl Items {
         Fault { row, column: self.name.clone(), reason: reason.into() }
     }
 
-    /// Takes a column apart.
+    /// Splits a column into offsets and items.
     pub(super) fn lists(&self, array: &ArrayRef) -> Result<Lists, Fault> {
         if let Some(nulls) = array.nulls().filter(|nulls| nulls.null_count() > 0) {
             let row = nulls.iter().position(|valid| !valid).unwrap_or(0);
@@ -123,7 +123,7 @@ impl Items {
         let row_of = |item: usize| offsets.partition_point(|offset| *offset <= item).saturating_sub(1);
         if let Some(nulls) = values.nulls().filter(|nulls| nulls.null_count() > 0) {
             let row = row_of(nulls.iter().position(|valid| !valid).unwrap_or(0));
-            return Err(self.fault(row, "an item of the list is NULL, which is no number"));
+            return Err(self.fault(row, "an item of the list is NULL, not a number"));
         }
         let options = CastOptions { safe: true, ..CastOptions::default() };
         let cast = arrow_cast::cast_with_options(&values, &self.data_type, &options)
@@ -159,7 +159,7 @@ impl Items {
     }
 }
 
-/// Returns where the items of each row begin, from 0, and all of them.
+/// Returns the offsets of each row's items, starting at 0, and all of the items.
 fn parts(array: &ArrayRef) -> Option<(Vec<usize>, ArrayRef)> {
     Some(match array.data_type() {
         DataType::List(_) => rebased(array.as_list::<i32>().offsets(), array.as_list::<i32>().values()),
@@ -173,7 +173,7 @@ fn parts(array: &ArrayRef) -> Option<(Vec<usize>, ArrayRef)> {
     })
 }
 
-/// Returns the most items that a row of a column of lists has.
+/// Returns the maximum number of items in a row of a list column.
 pub(super) fn longest(array: &ArrayRef) -> usize {
     match array.data_type() {
         DataType::List(_) => array.as_list::<i32>().offsets().lengths().max().unwrap_or(0),

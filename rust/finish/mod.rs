@@ -1,11 +1,11 @@
-//! Makes of gathered batches what the consumer asked for, on the threads that gathered them.
+//! Transforms gathered batches as the consumer requested, on the threads that gathered them.
 //!
 //! ```text
 //! gather ──► images to pixels ──► lists padded to one length, or made ready to be packed ──► consumer
 //! ```
 //!
-//! What happens to a row depends on the row, the seed and the epoch, never on its batch's thread or time. A value that
-//! cannot be used is a [`Fault`] of its row, which the stream turns into an error that says where the row lies.
+//! What happens to a row depends on the row, the seed and the epoch, never on its batch's thread or timing. An unusable
+//! value is a [`Fault`] of its row, which the stream turns into an error with the row's location.
 
 mod documents;
 mod images;
@@ -36,7 +36,7 @@ use crate::plan::BatchSlice;
 use crate::plan::seed::{Key, Purpose};
 use crate::stream::Room;
 
-/// What is to be made of batches.
+/// How to transform batches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FinishSettings {
@@ -46,12 +46,12 @@ pub struct FinishSettings {
     /// How lists are padded.
     #[serde(default)]
     pub padding: Option<Padding>,
-    /// The lists that are packed later; excludes padding.
+    /// The lists to be packed later; excludes padding.
     #[serde(default)]
     pub documents: Option<Documents>,
 }
 
-/// What is made of the batches of one schema.
+/// The transformation of batches of one schema.
 #[derive(Debug)]
 pub struct Finish {
     images: Vec<ImageColumn>,
@@ -65,7 +65,7 @@ enum Lists {
     Documents(Packable),
 }
 
-/// A value that cannot be used.
+/// An unusable value.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     /// Its row in the batch.
@@ -75,7 +75,7 @@ pub(crate) struct Fault {
     pub(crate) reason: String,
 }
 
-/// Which rows a batch holds.
+/// The rows of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchRows {
     pub(crate) slice: BatchSlice,
@@ -92,7 +92,7 @@ impl BatchRows {
         }
     }
 
-    /// Returns what random crops and flips are drawn by.
+    /// Returns the random key for crops and flips.
     fn image_key(&self) -> Key {
         Key::new(self.seed, self.epoch, Purpose::Image)
     }
@@ -102,17 +102,17 @@ impl BatchRows {
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) batch: RecordBatch,
-    /// Rows left out, because their images cannot be decoded.
+    /// Rows left out because their images cannot be decoded.
     pub(crate) num_skipped: u64,
 }
 
 impl Finish {
-    /// Prepares what is to be made of batches of `schema`.
+    /// Prepares the transformation of batches of `schema`.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownColumn`], [`Error::NoTensor`] for columns that hold no images or lists of numbers, and
-    /// [`Error::Setting`] for values that do not fit a column's type.
+    /// [`Error::UnknownColumn`], [`Error::NoTensor`] for columns that are not images or lists of numbers as required,
+    /// and [`Error::Setting`] for values that do not fit a column's type.
     pub fn try_new(schema: &Schema, settings: &FinishSettings) -> Result<Self> {
         let images = settings.images.iter().map(|(name, settings)| {
             let index = index_of(schema, name)?;
@@ -126,11 +126,11 @@ impl Finish {
         Ok(Self { images: images.collect::<Result<_>>()?, lists })
     }
 
-    /// Returns the forms of finished batches' columns, from those of the columns of `schema` as they are read.
+    /// Returns the forms of the columns of transformed batches, given those of `schema` before.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] where `requests` ask for a form of what is made into something else.
+    /// [`Error::Setting`] if `requests` name a form for a column that is transformed.
     pub fn forms(
         &self,
         mut forms: Vec<Form>,
@@ -148,7 +148,7 @@ impl Finish {
                 |path: &String| path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
             if requests.keys().any(is_of_column) {
                 let reason =
-                    format!("column `{name}` is padded or decoded, and has no other form; leave one of both out");
+                    format!("column `{name}` is padded or decoded, and has no other form; leave one of the two out");
                 return Err(Error::Setting { name: "forms", reason });
             }
             if let Some(form) = forms.get_mut(index) {
@@ -161,12 +161,12 @@ impl Finish {
         Ok(forms)
     }
 
-    /// Returns the bytes that a row takes beyond those that it was gathered with.
+    /// Returns the bytes that a row takes in addition to its gathered form.
     pub(crate) fn row_bytes(&self) -> u64 {
         self.images.iter().map(ImageColumn::row_bytes).sum()
     }
 
-    /// Returns the bytes that it takes to make of a batch what was asked for, as far as they follow from its values.
+    /// Returns the bytes needed to transform a batch, as far as they follow from its values.
     pub(crate) fn bytes_of(&self, batch: &RecordBatch) -> u64 {
         match &self.lists {
             Lists::Padded(padder) => padder.bytes_of(batch),
@@ -174,22 +174,22 @@ impl Finish {
         }
     }
 
-    /// Returns whether a column is handed on as it was gathered.
+    /// Returns whether a column is passed on as it was gathered.
     pub(crate) fn leaves(&self, column: usize) -> bool {
         let is_made_into_others = match &self.lists {
             Lists::Untouched => false,
             Lists::Padded(padder) => padder.columns().contains(&column),
             Lists::Documents(_) => true,
         };
-        // Where rows may be left out, all columns may be copied once more.
+        // If rows may be left out, all columns may be copied once more.
         !is_made_into_others && self.images.iter().all(|image| image.index() != column && !image.leaves_out())
     }
 
-    /// Makes of a batch what was asked for, in `room` as far as it fits there.
+    /// Transforms a batch, in `room` as far as it fits there.
     ///
     /// # Errors
     ///
-    /// The first value that cannot be used; images, where they are not to be skipped.
+    /// The first unusable value; images only if they are not to be skipped.
     pub(crate) fn apply(&self, batch: RecordBatch, rows: &BatchRows, room: Option<&Room>) -> Result<Finished, Fault> {
         let num_rows = batch.num_rows();
         let (batch, is_kept) = self.decode_images(batch, rows, room)?;
@@ -200,14 +200,14 @@ impl Finish {
             Lists::Documents(packable) => packable.apply(&batch),
         };
         let batch = batch.map_err(|fault| {
-            // It counts those that are left.
+            // The fault's row counts only rows that are left.
             let mut left = is_kept.iter().enumerate().filter_map(|(row, is_kept)| is_kept.then_some(row));
             Fault { row: left.nth(fault.row).unwrap_or(fault.row), ..fault }
         })?;
         Ok(Finished { batch, num_skipped })
     }
 
-    /// Returns the rows that are left, and which these are; nothing of the latter where there are no images.
+    /// Returns the rows that are left, and which these are; without images, nothing for the latter.
     fn decode_images(
         &self,
         batch: RecordBatch,
@@ -236,7 +236,7 @@ impl Finish {
 /// Fields with their arrays.
 type Columns = Vec<(FieldRef, ArrayRef)>;
 
-/// Returns a batch of other columns under the metadata of `schema`.
+/// Returns a batch with other columns and the metadata of `schema`.
 fn made(schema: &SchemaRef, columns: Columns, num_rows: usize) -> Result<RecordBatch, ArrowError> {
     let (fields, arrays): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
     let schema = Schema::new_with_metadata(fields, schema.metadata().clone());
@@ -244,7 +244,7 @@ fn made(schema: &SchemaRef, columns: Columns, num_rows: usize) -> Result<RecordB
     RecordBatch::try_new_with_options(Arc::new(schema), arrays, &options)
 }
 
-/// Returns the fault of a batch that is none of a single row: larger than Arrow can say.
+/// Returns the fault of a whole batch rather than a row: it is too large for Arrow.
 fn unfit(error: &ArrowError) -> Fault {
     Fault { row: 0, column: String::new(), reason: format!("the batch cannot be made: {error}; use a smaller one") }
 }

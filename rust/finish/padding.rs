@@ -12,13 +12,13 @@ use super::{Columns, Fault, index_of, made, unfit};
 use crate::error::{Error, Result};
 use crate::stream::{Room, Sink};
 
-/// The column whose lengths the mask tells, where several are padded.
+/// The column whose lengths determine the mask, if several are padded.
 pub(super) const LEADER: &str = "input_ids";
 
-/// The column that is padded with what losses ignore.
+/// The column that is padded with the value that losses ignore.
 pub(super) const LABELS: &str = "labels";
 
-/// What PyTorch's losses ignore.
+/// The target value that PyTorch's losses ignore.
 const IGNORED: i64 = -100;
 
 /// One end of a list.
@@ -36,33 +36,33 @@ pub enum Side {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Padding {
-    /// The columns; all lists of numbers without.
+    /// The columns; `None` for all lists of numbers.
     pub columns: Option<Vec<String>>,
-    /// Longer lists are cut to this length.
+    /// Longer lists are truncated to this length.
     pub max_length: Option<usize>,
-    /// Whether all batches have rows of `max_length`, not as long as the longest.
+    /// Whether rows always have `max_length` items, rather than as many as the longest of the batch.
     pub is_fixed: bool,
     /// The length of rows is a multiple of this.
     pub multiple_of: usize,
-    /// Where the padding goes.
+    /// The side on which padding is added.
     pub side: Side,
-    /// Where lists are cut.
+    /// The side on which lists are truncated.
     pub truncation_side: Side,
-    /// What the columns are padded with; 0 without, -100 for `labels`.
+    /// Padding values by column; by default 0, or -100 for `labels`.
     pub values: BTreeMap<String, serde_json::Number>,
-    /// What integers become.
+    /// The type that integers are converted to.
     pub integers: Integers,
-    /// The name of a column that is 1 where there are items and 0 where there is padding.
+    /// The name of an additional column that is 1 for items and 0 for padding.
     pub mask: Option<String>,
 }
 
-/// What is padded in batches of one schema.
+/// The columns to pad in batches of one schema.
 #[derive(Debug)]
 pub(super) struct Padder {
     padding: Padding,
     columns: Vec<usize>,
     items: Vec<(Items, Vec<u8>)>,
-    /// Which of them the mask is of, and the mask itself.
+    /// The column that the mask describes, and the mask's items.
     mask: Option<(usize, Items)>,
 }
 
@@ -92,17 +92,17 @@ impl Padder {
         Ok(Self { padding: padding.clone(), columns, items, mask })
     }
 
-    /// Returns the places of the padded columns.
+    /// Returns the indices of the padded columns.
     pub(super) fn columns(&self) -> &[usize] {
         &self.columns
     }
 
-    /// Returns whether batches have a mask behind their columns.
+    /// Returns whether a mask is appended to the columns.
     pub(super) fn makes_mask(&self) -> bool {
         self.mask.is_some()
     }
 
-    /// Returns the bytes that it takes to pad a batch.
+    /// Returns the bytes needed to pad a batch.
     pub(super) fn bytes_of(&self, batch: &RecordBatch) -> u64 {
         // One row of padding more than there are rows.
         let num_rows = batch.num_rows() as u64 + 1;
@@ -133,7 +133,7 @@ impl Padder {
         made(&batch.schema(), columns, batch.num_rows()).map_err(|error| unfit(&error))
     }
 
-    /// Returns the length of the rows of a batch, of which the longest has so many items.
+    /// Returns the row length of a batch whose longest list has this many items.
     fn length(&self, longest: usize) -> usize {
         let length = match self.padding.max_length {
             Some(max_length) if self.padding.is_fixed => max_length,
@@ -157,8 +157,8 @@ impl Padder {
         self.rows(lists, size_of::<i64>(), |_, kept| &ones[..kept * size_of::<i64>()], &zeros, room)
     }
 
-    /// Lays the kept part of each list and its padding side by side, in `room` if they fit there; `pads` are those of a row
-    /// without items, of `width` bytes each.
+    /// Writes the kept part of each list next to its padding, in `room` if they fit there; `pads` is a row of padding
+    /// only, with items of `width` bytes.
     fn rows<'a>(
         &self,
         lists: &Lists,
@@ -204,12 +204,12 @@ impl Padder {
     }
 }
 
-/// Returns whether a column is padded where none is named: lists that may differ in length.
+/// Returns whether a column is padded if none is named: lists that may differ in length.
 fn is_padded(field: &Field) -> bool {
     !matches!(field.data_type(), DataType::FixedSizeList(..)) && Items::of(field, Integers::Stored).is_some()
 }
 
-/// Returns what a column is padded with.
+/// Returns the padding value of a column.
 pub(super) fn pad_of(items: &Items, values: &BTreeMap<String, serde_json::Number>) -> Result<Vec<u8>> {
     let default = if items.name == LABELS { IGNORED } else { 0 };
     let number = values.get(&items.name).cloned().unwrap_or_else(|| default.into());
@@ -222,15 +222,17 @@ pub(super) fn pad_of(items: &Items, values: &BTreeMap<String, serde_json::Number
     })
 }
 
-/// Returns which column the mask is of, and the mask's items.
+/// Returns the column that the mask describes, and the mask's items.
 fn mask_of(schema: &Schema, padding: &Padding, items: &[(Items, Vec<u8>)]) -> Result<Option<(usize, Items)>> {
     let Some(name) = &padding.mask else { return Ok(None) };
     if items.iter().any(|(items, _)| items.name == *name) {
-        // The files have one.
+        // The files have one already.
         return Ok(None);
     }
     if schema.index_of(name).is_ok() {
-        let reason = format!("column `{name}` is there and not padded; choose another name for the mask, or none");
+        let reason = format!(
+            "column `{name}` exists already and is not padded; choose another name for the mask, or leave it out"
+        );
         return Err(Error::Setting { name: "mask", reason });
     }
     let leader = items.iter().position(|(items, _)| items.name == LEADER).unwrap_or(0);

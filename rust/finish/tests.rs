@@ -85,7 +85,7 @@ fn labels_are_padded_with_what_losses_ignore() {
     let out = padded(&batch.unwrap(), padding()).unwrap();
     assert_eq!(matrix(out.column(0)), [[1, -100, -100], [2, 3, 4]]);
     assert_eq!(matrix(out.column(1)), [[5, 6], [7, 0]]);
-    // The mask is that of the tokens, wherever they stand.
+    // The mask follows the tokens, whatever their column's position.
     assert_eq!(matrix(out.column(2)), [[1, 1], [1, 0]]);
     assert_eq!(out.schema().field(2).name(), "attention_mask");
 }

@@ -1,4 +1,4 @@
-//! Chooses the form of each column: by its type, what footers and filters prove, and what the user asks for.
+//! Chooses the form of each column: by its type, what footers and filters prove, and what the user requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -11,10 +11,10 @@ use super::{Form, convert};
 use crate::error::{Error, Result};
 use crate::query::{Answer, Dataset};
 
-/// A form that is asked for by name.
+/// A form that is requested by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// A dense tensor; of lists: all rows of one length.
+    /// A dense tensor; for lists, all rows must have one length.
     Tensor,
     /// Values and offsets; of strings: bytes and offsets.
     Ragged,
@@ -24,7 +24,7 @@ pub enum Request {
     List,
     /// Indices and dictionary.
     Dictionary,
-    /// Bytes taken as these elements, or decimals converted to them.
+    /// Bytes reinterpreted as these elements, or decimals converted to them.
     Cast(Element),
 }
 
@@ -42,7 +42,7 @@ impl FromStr for Request {
                 Self::Cast(Element::named(other).filter(|element| *element != Element::Bool).ok_or_else(|| {
                     let reason = format!(
                         "expected 'tensor', 'ragged', 'nested', 'list', 'dictionary', or a dtype such as 'float32' or \
-                     'bfloat16', got '{other}'"
+                         'bfloat16', got '{other}'"
                     );
                     Error::Setting { name: "forms", reason }
                 })?)
@@ -51,21 +51,21 @@ impl FromStr for Request {
     }
 }
 
-/// Whose tensors they become.
+/// The library whose tensors columns become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// PyTorch.
     Torch,
     /// NumPy, which has no bfloat16.
     NumPy,
-    /// JAX as it is by default: it cuts 64-bit numbers to 32 bits.
+    /// JAX by default, which truncates 64-bit numbers to 32 bits.
     Jax32,
     /// JAX with 64-bit numbers, or TensorFlow.
     Other,
 }
 
 impl Target {
-    /// Returns what to do where the library does not hold `element`.
+    /// Returns what to do if the library does not support `element`.
     fn objection(self, element: Element) -> Option<&'static str> {
         match self {
             Self::NumPy if element == Element::BFloat16 => {
@@ -81,12 +81,13 @@ impl Target {
 }
 
 impl Dataset {
-    /// Returns the form of each column in batches for `target`, with `requests` by path: fields of structs behind a dot.
+    /// Returns the form of each column in batches for `target`, with `requests` by path: fields of structs as
+    /// `struct.field`.
     ///
     /// # Errors
     ///
-    /// [`Error::NoTensor`] for the first column that has no form or not the one asked for, and [`Error::UnknownColumn`]
-    /// for a path that is not there.
+    /// [`Error::NoTensor`] for the first column without a form, or without the requested one, and
+    /// [`Error::UnknownColumn`] for a path that does not exist.
     pub(crate) fn forms(
         &self,
         answer: &Answer,
@@ -113,7 +114,7 @@ impl Dataset {
 struct Chooser<'a> {
     requests: &'a BTreeMap<String, Request>,
     target: Target,
-    /// All paths there are.
+    /// All existing paths.
     seen: BTreeSet<String>,
 }
 
@@ -210,7 +211,7 @@ impl Chooser<'_> {
                     return Err(refuse(path, field, "only PyTorch has nested tensors; ask for 'ragged'"));
                 }
                 if evidence.children.iter().any(Evidence::may_hold_null) {
-                    return Err(refuse(path, field, "its items may be null, which nested tensors cannot say"));
+                    return Err(refuse(path, field, "its items may be null, which nested tensors cannot represent"));
                 }
                 Ok(Form::Nested)
             }
@@ -249,13 +250,13 @@ impl Chooser<'_> {
                         .into(),
                 ),
             },
-            // Unsigned integers are where bits are kept that have no type of their own.
+            // Unsigned integers hold bits that have no type of their own.
             _ if Element::of(field) == u8::try_from(bytes * 8).ok().map(Element::UInt) => Ok(Form::Cast(element)),
             DataType::Utf8 | DataType::LargeUtf8 => {
-                refuse(format!("text has no bytes of {element}; write the column as binary"))
+                refuse(format!("text cannot be read as {element}; write the column as binary"))
             }
             DataType::FixedSizeBinary(width) => {
-                refuse(format!("its {width} bytes a row are no whole number of {element}"))
+                refuse(format!("its {width} bytes a row are not a whole number of {element}"))
             }
             _ => refuse(format!(
                 "its bytes cannot be taken as {element}; convert the tensor itself, as in `.to(torch.float32)`"
@@ -269,17 +270,17 @@ impl Chooser<'_> {
     }
 }
 
-/// Returns whether a column is one dense tensor by its type.
+/// Returns whether a column's type makes it one dense tensor.
 fn is_dense(field: &Field) -> bool {
     innermost(field, false).is_some()
 }
 
-/// Returns whether a column is one dense tensor if its lists all have one length.
+/// Returns whether a column is one dense tensor if all its lists have one length.
 fn is_dense_at_one_length(field: &Field) -> bool {
     innermost(field, true).is_some()
 }
 
-/// Returns the elements of a column of numbers, or of fixed-size lists of them; of other lists, too, where they count.
+/// Returns the elements of a column of numbers, or of fixed-size lists of them; also of other lists if `through_lists`.
 fn innermost(field: &Field, through_lists: bool) -> Option<Element> {
     match field.data_type() {
         DataType::FixedSizeList(item, _) => innermost(item, through_lists),

@@ -1,4 +1,4 @@
-//! Turns arrays into the parts that a form says.
+//! Converts arrays to the parts of their form.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,30 +14,30 @@ use super::Form;
 use super::tensor::{Element, Tensor, dimension, values_of};
 use crate::error::{Error, Result};
 
-/// A column of a batch, taken apart.
+/// A column of a batch, split into its parts.
 #[derive(Debug)]
 pub enum Part {
-    /// A tensor; the field says what its elements count.
+    /// A tensor; the field has the unit of its elements.
     Tensor(FieldRef, Tensor),
-    /// Values for Python to hold one by one.
+    /// Values that become individual Python objects.
     Objects(FieldRef, ArrayRef),
-    /// Items of all rows, and where each row's begin and the last one's end.
+    /// The items of all rows, and the offset of each row's items, including the end of the last.
     Ragged(Box<Self>, Tensor),
-    /// As [`Part::Ragged`], for a `torch.nested` tensor.
+    /// Like [`Part::Ragged`], for a `torch.nested` tensor.
     Nested(Box<Self>, Tensor),
     /// The fields of a struct.
     Struct(Vec<(String, Self)>),
     /// Indices into a dictionary, and the dictionary.
     Indices(Tensor, Box<Self>),
-    /// Values, and which of them there are.
+    /// Values, and a mask of those that exist.
     Masked(Box<Self>, Tensor),
 }
 
-/// Returns `array` in the form that was chosen for it.
+/// Returns `array` in its chosen form.
 ///
 /// # Errors
 ///
-/// [`Error::NoTensor`] where a value has no place in the form: a null that the footer denies, lists of different lengths.
+/// [`Error::NoTensor`] if the form cannot hold a value: a null that the footer denies, lists of different lengths.
 pub fn convert(field: &FieldRef, array: &ArrayRef, form: &Form) -> Result<Part> {
     part(field, array, form, None)
 }
@@ -67,7 +67,7 @@ pub(super) fn has_objects(data_type: &DataType) -> bool {
     )
 }
 
-/// Converts values that may be null only where `absent` says so: below a NULL there is nothing to look at.
+/// Converts values that may be null only where `absent` says so: what is below a NULL does not matter.
 fn part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<&NullBuffer>) -> Result<Part> {
     match form {
         Form::Masked(values) => {
@@ -93,7 +93,7 @@ fn part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<&NullBuf
     }
 }
 
-/// Converts what has been checked for nulls.
+/// Converts values that have been checked for nulls.
 fn present_part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<&NullBuffer>) -> Result<Part> {
     match (form, array.data_type()) {
         (Form::Cast(element), _) => Ok(Part::Tensor(Arc::clone(field), cast(field, array, *element)?)),
@@ -143,12 +143,12 @@ fn present_part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<
             let indices = dictionary.keys().slice(0, array.len());
             let index_field = Field::new(field.name(), indices.data_type().clone(), true);
             let indices = dense_where(&index_field, &indices, array.nulls())?;
-            // A tensor may be written to, and the dictionary is that of other batches, too.
+            // A tensor may be written to, and the dictionary is shared with other batches.
             let own = match **values {
                 Form::Objects => Arc::clone(dictionary.values()),
                 _ => copied(dictionary.values()).map_err(|error| no_tensor(field, error.to_string()))?,
             };
-            // Rows of a value that is NULL are so themselves.
+            // Rows with a NULL value are NULL themselves.
             let values = part(&with_type(field, value_type), &own, values, own.logical_nulls().as_ref())?;
             Ok(Part::Indices(indices, Box::new(values)))
         }
@@ -161,7 +161,7 @@ fn with_type(field: &Field, data_type: &DataType) -> FieldRef {
     Field::new(field.name(), data_type.clone(), field.is_nullable()).into()
 }
 
-/// Returns the items of lists or the entries of maps, without those before and behind, and the offsets into them.
+/// Returns the items of lists or the entries of maps, without those before and after, and the offsets into them.
 fn items_of(array: &ArrayRef) -> Option<(FieldRef, ArrayRef, Tensor)> {
     Some(match array.data_type() {
         DataType::List(item) => {
@@ -190,8 +190,8 @@ fn items_of(array: &ArrayRef) -> Option<(FieldRef, ArrayRef, Tensor)> {
     })
 }
 
-/// Returns items, and offsets into them, of which rows that are absent have none. Lists that are NULL may have items all the
-/// same: those of one length, and those that a query made NULL.
+/// Returns items, and offsets into them, with none for absent rows. NULL lists may still have items: fixed-size ones,
+/// and those that a query made NULL.
 fn of_present_rows(
     field: &Field,
     items: ArrayRef,
@@ -216,12 +216,12 @@ fn of_present_rows(
     Ok((kept.map_err(|error| no_tensor(field, error.to_string()))?, Tensor::int64(ends.into_iter())))
 }
 
-/// Returns an array in memory of its own.
+/// Returns a copy of an array in its own memory.
 fn copied(array: &ArrayRef) -> std::result::Result<ArrayRef, ArrowError> {
     arrow_select::take::take(array, &UInt64Array::from_iter_values(0..array.len() as u64), None)
 }
 
-/// Returns the first item, their number, and the offsets from the first on as int64.
+/// Returns the first item, the number of items, and the offsets relative to the first as int64.
 fn rebased<O: OffsetSizeTrait>(offsets: &[O]) -> (usize, usize, Tensor) {
     let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
     let rebased = offsets.iter().map(|offset| dimension(offset.as_usize() - first));
@@ -278,7 +278,7 @@ fn equal_lists<O: OffsetSizeTrait>(field: &Field, item: &FieldRef, list: &Generi
     Ok(Tensor::row_major(inner.element, shape, inner.values))
 }
 
-/// Returns the one length of all rows.
+/// Returns the common length of all rows.
 fn equal_length<O: OffsetSizeTrait>(field: &Field, offsets: &[O], num_rows: usize) -> Result<usize> {
     let length = |row: usize| offsets[row + 1].as_usize() - offsets[row].as_usize();
     let len = if num_rows == 0 { 0 } else { length(0) };
@@ -297,14 +297,14 @@ fn equal_length<O: OffsetSizeTrait>(field: &Field, offsets: &[O], num_rows: usiz
     }
 }
 
-/// The shape of a fixed-shape tensor, as its field's metadata says it.
+/// The shape of a fixed-shape tensor, according to its field's metadata.
 #[derive(Deserialize)]
 struct FixedShape {
     shape: Vec<i64>,
     permutation: Option<Vec<usize>>,
 }
 
-/// Returns a tensor `(n, k)` in the shape of a fixed-shape tensor column; others as they are.
+/// Returns a tensor `(n, k)` in the shape of a fixed-shape tensor column; others unchanged.
 fn shaped(field: &Field, flat: Tensor) -> Result<Tensor> {
     if field.extension_type_name() != Some("arrow.fixed_shape_tensor") {
         return Ok(flat);
@@ -327,7 +327,7 @@ fn shaped(field: &Field, flat: Tensor) -> Result<Tensor> {
     Ok(Tensor { shape, strides, ..tensor })
 }
 
-/// Returns the nulls of each element of fixed-size lists, those of whole lists included.
+/// Returns the nulls of each element of fixed-size lists, including those of whole lists.
 fn elements(array: &ArrayRef) -> Option<NullBuffer> {
     let Some(list) = array.as_fixed_size_list_opt() else { return array.logical_nulls() };
     let rows = list.nulls().map(|nulls| nulls.expand(elements_in_a_row(array.data_type())));
@@ -354,7 +354,7 @@ fn elements_in_a_row(data_type: &DataType) -> usize {
     }
 }
 
-/// Takes bytes as numbers, or converts decimals.
+/// Reinterprets bytes as numbers, or converts decimals.
 fn cast(field: &Field, array: &ArrayRef, element: Element) -> Result<Tensor> {
     let rows = dimension(array.len());
     let size = element.size_bytes();
@@ -383,19 +383,19 @@ fn equal_bytes<O: OffsetSizeTrait>(field: &Field, offsets: &[O], values: &Buffer
     let (num_rows, size) = (offsets.len() - 1, element.size_bytes());
     let len = equal_length(field, offsets, num_rows)?;
     if !len.is_multiple_of(size) {
-        return Err(no_tensor(field, format!("its rows of {len} bytes are no whole number of {element}")));
+        return Err(no_tensor(field, format!("its rows of {len} bytes are not a whole number of {element}")));
     }
     let bytes = values.slice_with_length(offsets[0].as_usize(), len * num_rows);
     let shape = vec![dimension(num_rows), dimension(len / size)];
     Ok(Tensor::row_major(element, shape, aligned(bytes, size)))
 }
 
-/// Returns bytes that begin where elements of `size` bytes may.
+/// Returns bytes aligned for elements of `size` bytes.
 fn aligned(bytes: Buffer, size: usize) -> Buffer {
     if bytes.as_ptr().addr().is_multiple_of(size) { bytes } else { Buffer::from_slice_ref(bytes.as_slice()) }
 }
 
-/// Converts decimals: to floats, rounded, or to how many units of the last digit they are.
+/// Converts decimals to rounded floats, or to integers in units of the last digit.
 fn decimals(field: &Field, array: &ArrayRef, element: Element) -> Result<Buffer> {
     let cast_to = |to: &DataType| {
         let options = arrow_cast::CastOptions { safe: false, ..arrow_cast::CastOptions::default() };
@@ -441,14 +441,14 @@ fn floats_of<D: DecimalType, F: Rounded>(array: &ArrayRef, scale: i8) -> Buffer 
         if array.is_null(row) {
             return F::default();
         }
-        // A quotient of two floats that are exact is rounded once.
+        // A quotient of two exact floats is rounded once.
         let exact = array.value(row).to_i64().and_then(|units| F::quotient(units, scale));
         exact.unwrap_or_else(|| text(row))
     };
     (0..array.len()).map(nearest).collect::<MutableBuffer>().into()
 }
 
-/// A float that decimals are rounded to.
+/// A float type that decimals are rounded to.
 trait Rounded: ArrowNativeType + FromStr {
     /// Returns `units` over ten to the power of `scale`, if both are exact.
     fn quotient(units: i64, scale: i8) -> Option<Self>;
@@ -470,7 +470,7 @@ impl Rounded for f32 {
     }
 }
 
-/// Refuses nulls but where `absent` has them.
+/// Refuses nulls except where `absent` has them.
 fn check_present(field: &Field, array: &ArrayRef, absent: Option<&NullBuffer>) -> Result<()> {
     let nulls = array.logical_nulls().filter(|nulls| nulls.null_count() > 0);
     let Some(nulls) = nulls else { return Ok(()) };
@@ -492,7 +492,7 @@ fn no_tensor(field: &Field, hint: impl Into<String>) -> Error {
     Error::NoTensor { column: field.name().clone(), data_type: Box::new(field.data_type().clone()), hint: hint.into() }
 }
 
-/// Returns an error of a list's items as one of the list, whose name people know.
+/// Reports an error in a list's items as one of the list, whose name users know.
 fn renamed(error: Error, field: &Field) -> Error {
     match error {
         Error::NoTensor { hint, .. } => no_tensor(field, hint),
@@ -500,7 +500,8 @@ fn renamed(error: Error, field: &Field) -> Error {
     }
 }
 
-/// Returns an error of what is within a column as people name it: the fields of a struct behind a dot, items as their list.
+/// Reports an error inside a column with the path that users know: fields of structs as `struct.field`, items as their
+/// list.
 fn below(error: Error, inner: &str, outer: &str) -> Error {
     match error {
         Error::NoTensor { column, data_type, hint } => {
@@ -512,7 +513,7 @@ fn below(error: Error, inner: &str, outer: &str) -> Error {
 }
 
 fn mismatch(field: &Field) -> Error {
-    no_tensor(field, "it has another type than when its form was chosen")
+    no_tensor(field, "its type differs from the one that its form was chosen for")
 }
 
 #[cfg(test)]

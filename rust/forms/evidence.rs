@@ -1,7 +1,7 @@
-//! What footers and filters prove of a column before anything is read: no nulls here, lists of one length.
+//! What footers and filters prove about a column before anything is read: no nulls here, lists of one length.
 //!
-//! A footer counts the values of a leaf that are not there, at whatever level; newer ones count by level. An empty list counts
-//! as one of them.
+//! A footer counts the missing values of a leaf, at whatever level; newer ones count by level. An empty list counts as
+//! one of them.
 
 use std::ops::Range;
 
@@ -16,16 +16,16 @@ use crate::query::{Answer, Dataset};
 use crate::rows::RowSet;
 use crate::selection::Selection;
 
-/// What is known of a column, or of a part of it.
+/// What is known about a column, or a part of it.
 #[derive(Debug)]
 pub(super) struct Evidence {
-    /// Unless it is proven that no kept row has a NULL here.
+    /// False if it is proven that no kept row has a NULL here.
     pub(super) may_be_null: bool,
-    /// Of the fields of a struct, of the items of a list, of the entries of a map.
+    /// For the fields of a struct, the items of a list, or the entries of a map.
     pub(super) children: Vec<Self>,
-    /// All kept row groups hold as many items as lists of one length would.
+    /// Whether all kept row groups have as many items as lists of one length would.
     pub(super) has_one_length: bool,
-    /// Some row group that is kept as a whole does not.
+    /// Whether some fully kept row group does not.
     pub(super) has_other_lengths: bool,
 }
 
@@ -40,13 +40,13 @@ impl Evidence {
         Self { may_be_null: false, children, has_one_length: false, has_other_lengths: false }
     }
 
-    /// Returns what is known of values that nobody has seen.
+    /// Returns what is known about unseen values.
     fn unknown(field: &Field) -> Self {
         let children = children_of(field.data_type()).iter().map(|child| Self::unknown(child)).collect();
         Self { may_be_null: field.is_nullable(), children, has_one_length: false, has_other_lengths: false }
     }
 
-    /// Returns what is known of values that are there.
+    /// Returns what is known about given values.
     fn of_array(array: &ArrayRef) -> Self {
         let children = match array.data_type() {
             DataType::List(_) => vec![Self::of_array(array.as_list::<i32>().values())],
@@ -64,7 +64,7 @@ impl Evidence {
         Self { may_be_null: array.null_count() > 0, children, has_one_length, has_other_lengths: !has_one_length }
     }
 
-    /// Takes in what a row group says through `node`.
+    /// Adds what a row group says about `node`.
     fn see(&mut self, node: &Node, row_group: &RowGroupMetaData) {
         self.may_be_null |= node.may_be_null(row_group);
         for (child, node) in self.children.iter_mut().zip(&node.children) {
@@ -74,7 +74,7 @@ impl Evidence {
 }
 
 impl Dataset {
-    /// Returns what is known of a column without reading it.
+    /// Returns what is known about a column without reading it.
     pub(super) fn evidence(&self, answer: &Answer, origin: &Origin, field: &Field) -> Evidence {
         match origin {
             Origin::Stored(column) => self.evidence_of_stored(answer.selection(), *column),
@@ -90,7 +90,7 @@ impl Dataset {
         }
     }
 
-    /// Returns what the kept row groups' footers and the filters prove of the dataset's column `column`.
+    /// Returns what the kept row groups' footers and the filters prove about the dataset's column `column`.
     fn evidence_of_stored(&self, selection: &Selection, column: usize) -> Evidence {
         let snapshot = self.snapshot();
         let field = &snapshot.schema.fields()[column];
@@ -132,10 +132,10 @@ fn are_equal(mut lengths: impl Iterator<Item = usize>) -> bool {
     lengths.all(|length| length == first)
 }
 
-/// Where a part of a column lies in the leaves of one object.
+/// The position of a part of a column among the leaves of one object.
 #[derive(Debug)]
 struct Node {
-    /// `None` where the object does not have it, and so it is NULL.
+    /// `None` if the object does not have it, so it is NULL.
     place: Option<Place>,
     children: Vec<Self>,
 }
@@ -160,7 +160,7 @@ impl Node {
         }
     }
 
-    /// Returns the node of the dataset's `field`, which is `own` in the object; leaves lie in the order of the fields.
+    /// Returns the node of the dataset's `field`, which is `own` in the object; leaves are in the order of the fields.
     fn new(field: &Field, own: &Field, first_leaf: usize, parent_level: usize) -> Self {
         let level = parent_level + usize::from(own.is_nullable());
         let own_children = children_of(own.data_type());
@@ -175,7 +175,7 @@ impl Node {
                 };
                 fields.iter().map(|field| child(field)).collect()
             }
-            // One level more says whether there is an item.
+            // One more level says whether there is an item.
             (data_type, _) => {
                 let pairs = children_of(data_type).into_iter().zip(own_children);
                 pairs.map(|(field, own)| Self::new(field, own, first_leaf, level + 1)).collect()
@@ -199,21 +199,21 @@ impl Node {
         *is_nullable && !row_group.columns()[leaves.clone()].iter().any(|leaf| has_no_null(leaf, *level))
     }
 
-    /// Returns how many lists, of a column of lists, are known to have no items.
+    /// Returns how many lists of a column are known to be empty.
     fn num_empty_lists(&self, row_group: &RowGroupMetaData) -> u64 {
         let Some(Place { level, leaves, .. }) = &self.place else { return 0 };
         let Some(leaf) = row_group.columns().get(leaves.start) else { return 0 };
         match levels_of(leaf) {
             Some(levels) => levels.get(*level).and_then(|count| u64::try_from(*count).ok()).unwrap_or(0),
-            // Those of NULL lists and NULL items, too; but then nothing is said of lengths.
+            // Includes NULL lists and NULL items; but then nothing is claimed about lengths.
             None => null_count_of(leaf).unwrap_or(0),
         }
     }
 }
 
-/// Returns whether a leaf's footer proves that nothing is NULL where values have the definition level `level`.
+/// Returns whether a leaf's footer proves that nothing is NULL at definition level `level`.
 fn has_no_null(leaf: &ColumnChunkMetaData, level: usize) -> bool {
-    // Counts by level go first: there are writers that count no value of a dictionary below a NULL struct.
+    // Counts by level take precedence: some writers count no value of a dictionary below a NULL struct.
     match levels_of(leaf) {
         Some(levels) => level.checked_sub(1).and_then(|null| levels.get(null)) == Some(&0),
         None => null_count_of(leaf) == Some(0),

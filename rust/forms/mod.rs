@@ -1,4 +1,4 @@
-//! How columns leave in a batch of tensors: which form each has, and the form itself, without copies where it can be.
+//! The forms that columns take in a batch of tensors, and the conversion to them, without copies where possible.
 //!
 //! | Arrow | form | copies |
 //! |---|---|---|
@@ -19,8 +19,8 @@
 //! | dictionary, on request | indices `(n,)`, and the form of the dictionary | 0, dictionary 1 |
 //! | anything that may be NULL | masked: the form of its values, and a mask, true where there is one | + 1: the mask |
 //!
-//! The form of a column is chosen when a stream is made, from types, footers and filters, so that all batches have the
-//! same. A value that has no place in it is an error, never another type or an invented value.
+//! The form of a column is chosen when a stream is created, from types, footers and filters, so that all batches have
+//! the same one. A value that does not fit is an error, never another type or an invented value.
 //!
 //! [unit]: units
 
@@ -37,12 +37,12 @@ pub use self::convert::{Part, convert, dense};
 pub use self::tensor::{Element, Tensor};
 pub use self::units::{Unit, units};
 
-/// How a column leaves.
+/// The form of a column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Form {
     /// One dense tensor, rows first.
     Tensor,
-    /// One dense tensor of these elements: bytes taken as such, or decimals converted.
+    /// One dense tensor of these elements: reinterpreted bytes, or converted decimals.
     Cast(Element),
     /// Python objects, with `None` for NULL.
     Objects,
@@ -60,7 +60,7 @@ pub enum Form {
     Indices(Box<Self>),
     /// The form of the values, and which rows have one.
     Masked(Box<Self>),
-    /// A dense tensor, and which of its elements there are.
+    /// A dense tensor, and a mask of its elements.
     MaskedElements,
 }
 
@@ -68,7 +68,7 @@ impl Form {
     /// Returns the form with a mask of rows.
     fn masked(self) -> Self {
         match self {
-            // Objects say `None`, and elements have a mask of their own.
+            // Objects use `None`, and elements have a mask of their own.
             Self::Objects | Self::MaskedElements => self,
             form => Self::Masked(Box::new(form)),
         }

@@ -9,7 +9,7 @@ use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 use arrow_schema::{DataType, Field};
 use serde::{Deserialize, Serialize};
 
-/// Where TensorFlow and JAX want tensors to begin; the gather's buffers do.
+/// The alignment that TensorFlow and JAX want; gathered buffers have it.
 const ALIGNMENT: usize = 64;
 
 /// The type of a tensor's elements, with its width in bits.
@@ -37,14 +37,14 @@ impl Element {
         }
     }
 
-    /// Returns the element of a name such as `float32`, which NumPy and PyTorch share.
+    /// Returns the element with a name such as `float32`, which NumPy and PyTorch share.
     pub fn named(name: &str) -> Option<Self> {
         let all = [8, 16, 32, 64].into_iter().flat_map(|bits| [Self::Int(bits), Self::UInt(bits)]);
         let all = all.chain([Self::Float(16), Self::Float(32), Self::Float(64), Self::BFloat16, Self::Bool]);
         all.into_iter().find(|element| element.to_string() == name)
     }
 
-    /// Returns the element of a flat column that is one number a row, as it lies in memory.
+    /// Returns the element of a flat column with one number per row, as stored in memory.
     pub(crate) fn of(field: &Field) -> Option<Self> {
         let extension = field.extension_type_name().unwrap_or_default();
         Some(match field.data_type() {
@@ -98,7 +98,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Returns the tensor of `shape` whose last dimension lies together.
+    /// Returns the contiguous tensor of `shape`, in row-major order.
     pub(crate) fn row_major(element: Element, shape: Vec<i64>, values: Buffer) -> Self {
         let mut strides = vec![1; shape.len()];
         for axis in (1..shape.len()).rev() {
@@ -118,8 +118,8 @@ impl Tensor {
         Self::row_major(Element::Bool, vec![dimension(num_rows)], bytes_of_mask(nulls, num_rows))
     }
 
-    /// Returns a mask in the shape of this tensor, true where there is a value; each of `nulls` is of as many of its elements,
-    /// which lie together.
+    /// Returns a mask in the shape of this tensor, true where there is a value; each of `nulls` covers an equal number
+    /// of consecutive elements.
     pub(super) fn mask(&self, nulls: Option<&NullBuffer>) -> Self {
         let num_values = usize::try_from(self.shape.iter().product::<i64>()).unwrap_or(0);
         let each = |nulls: &NullBuffer| nulls.expand(num_values.checked_div(nulls.len()).unwrap_or(0));
@@ -127,7 +127,7 @@ impl Tensor {
         Self { element: Element::Bool, shape: self.shape.clone(), strides: self.strides.clone(), values }
     }
 
-    /// Returns whether all elements lie in the buffer.
+    /// Returns whether all elements are within the buffer.
     pub fn is_whole(&self) -> bool {
         let furthest = self.shape.iter().zip(&self.strides).try_fold(0_i64, |furthest, (extent, stride)| {
             furthest.checked_add(extent.checked_sub(1)?.max(0).checked_mul(*stride)?)
@@ -138,19 +138,19 @@ impl Tensor {
         num_bytes.is_some_and(|num_bytes| num_bytes <= self.values.len())
     }
 
-    /// Returns whether the elements begin where any library takes them as they are.
+    /// Returns whether the elements are aligned enough for any library to take them without a copy.
     pub fn is_aligned(&self) -> bool {
         self.values.as_ptr().addr().is_multiple_of(ALIGNMENT)
     }
 
-    /// Returns the tensor with elements of its own, aligned for any library.
+    /// Returns the tensor with its own copy of the elements, aligned for any library.
     #[must_use]
     pub fn to_owned(&self) -> Self {
         Self { values: Buffer::from_slice_ref(self.values.as_slice()), ..self.clone() }
     }
 }
 
-/// Returns bytes in a buffer that is aligned for any library, which that of a vector is not.
+/// Returns bytes in a buffer that is aligned for any library, unlike that of a vector.
 fn bytes(values: impl ExactSizeIterator<Item = u8>) -> Buffer {
     values.collect::<MutableBuffer>().into()
 }
@@ -172,14 +172,14 @@ fn bytes_of(bits: &BooleanBuffer) -> Buffer {
     for (word, slots) in bits.bit_chunks().iter_padded().zip(out.as_slice_mut().as_chunks_mut::<64>().0) {
         for (byte, slots) in word.to_le_bytes().into_iter().zip(slots.as_chunks_mut().0) {
             let apart = (u64::from(byte) * EACH) & DIAGONAL;
-            // No byte carries into the next: 0x80 and 0x7f are 0xff.
+            // No byte carries into the next: 0x80 + 0x7f is 0xff.
             *slots = (((apart + 0x7f * EACH) >> 7) & EACH).to_le_bytes();
         }
     }
     Buffer::from(out).slice_with_length(0, bits.len())
 }
 
-/// Returns the elements of a flat array as they lie in memory; bits of Booleans as bytes.
+/// Returns the elements of a flat array as stored in memory; bits of Booleans as bytes.
 pub(super) fn values_of(array: &ArrayRef, element: Element) -> Buffer {
     if let Some(bits) = array.as_boolean_opt() {
         return bytes_of(bits.values());
@@ -188,7 +188,7 @@ pub(super) fn values_of(array: &ArrayRef, element: Element) -> Buffer {
         && let Some(truths) = array.as_primitive_opt::<Int8Type>()
         && truths.values().iter().any(|truth| !matches!(truth, 0 | 1))
     {
-        // Any value but 0 is true, but only 1 is in a tensor.
+        // Any value but 0 is true, but tensors only have 1.
         return bytes(truths.values().iter().map(|truth| u8::from(*truth != 0)));
     }
     let data = array.to_data();
@@ -196,7 +196,7 @@ pub(super) fn values_of(array: &ArrayRef, element: Element) -> Buffer {
     data.buffers()[0].slice_with_length(data.offset() * size, data.len() * size)
 }
 
-/// Returns a count as tensors say it.
+/// Returns a length in the type that tensors use.
 pub(super) fn dimension(len: usize) -> i64 {
     i64::try_from(len).unwrap_or(i64::MAX)
 }

@@ -1,20 +1,20 @@
-//! What the integers of dates, times, timestamps and durations count.
+//! The units of the integers of dates, times, timestamps and durations.
 
 use arrow_schema::{DataType, Field, Fields, TimeUnit};
 
-/// A unit of time, with what is counted in it.
+/// A unit of time, and what it measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Points in time, since 1970-01-01 (of UTC where there is a time zone).
+    /// Points in time, since 1970-01-01 (in UTC if there is a time zone).
     Since1970(&'static str),
-    /// Lengths of time.
+    /// Durations.
     Length(&'static str),
     /// Times of day, since midnight.
     SinceMidnight(&'static str),
 }
 
 impl Unit {
-    /// Returns the unit of a type that counts time, or of the items of lists that do.
+    /// Returns the unit of a time type, or of the items of lists.
     pub fn of(data_type: &DataType) -> Option<Self> {
         Some(match data_type {
             DataType::Date32 => Self::Since1970("D"),
@@ -29,14 +29,14 @@ impl Unit {
         })
     }
 
-    /// Returns NumPy's code of the unit: `D`, `s`, `ms`, `us` or `ns`.
+    /// Returns NumPy's code for the unit: `D`, `s`, `ms`, `us` or `ns`.
     pub fn code(self) -> &'static str {
         match self {
             Self::Since1970(code) | Self::Length(code) | Self::SinceMidnight(code) => code,
         }
     }
 
-    /// Returns NumPy's type of the values, where it has one.
+    /// Returns NumPy's type for the values, if it has one.
     pub fn numpy_type(self) -> Option<String> {
         match self {
             Self::Since1970(code) => Some(format!("datetime64[{code}]")),
@@ -55,7 +55,7 @@ fn name(unit: TimeUnit) -> &'static str {
     }
 }
 
-/// Returns the unit of each column that counts time, with the path to it: fields of structs behind a dot.
+/// Returns the unit of each column with a time type, with its path: fields of structs as `struct.field`.
 pub fn units(fields: &Fields) -> Vec<(String, Unit)> {
     let mut found = Vec::new();
     for field in fields {

@@ -1,4 +1,5 @@
-//! Inputs to begin with, where there are no others: sound ones of all kinds, small, since most of their bytes are changed.
+//! Initial fuzzing inputs, if there are no others: valid ones of all kinds, small, since most of their bytes are
+//! mutated.
 
 use std::path::Path;
 

@@ -1,14 +1,14 @@
 //! Chooses the part of an image that is kept.
 //!
-//! Random numbers are those of the row: number 0 decides whether the image is mirrored, numbers `1 + 4t` to `4 + 4t` are
-//! the area, the proportions, the top and the left side of try `t`. So the crop of a row is the same however the rows
-//! are divided, and images of one size in one row are cut alike.
+//! The random numbers belong to the row: number 0 decides whether the image is flipped, numbers `1 + 4t` to `4 + 4t`
+//! are the area, the aspect ratio, the top and the left side of attempt `t`. So the crop of a row is the same however
+//! the rows are divided, and images of one size in one row are cropped alike.
 
 use super::Extent;
 use super::settings::{Crop, ImageSettings};
 use crate::plan::seed::Draws;
 
-/// Tries to find a random crop that lies within the image, before the middle is taken.
+/// Attempts to find a random crop within the image, before the center is used.
 const TRIES: u32 = 10;
 
 /// A part of an image, in pixels.
@@ -21,19 +21,19 @@ pub(crate) struct Box2 {
 }
 
 impl Box2 {
-    /// Returns the part of an image that was decoded to a fraction of its size, `to`: rounded up, so that its last pixels
-    /// are of less than the others.
+    /// Returns the part of an image that was decoded to a fraction of its size, `to`: that is rounded up, so its last
+    /// pixels cover less than the others.
     pub(super) fn reduced(self, fraction: u16, to: Extent) -> Self {
         let [left, top, width, height] =
             [self.left, self.top, self.width, self.height].map(|side| side / f64::from(fraction));
-        // What is rounded must not reach beyond the image.
+        // Rounded values must not exceed the image.
         let (left, top) = (left.max(0.0), top.max(0.0));
         let (width, height) = (width.min(f64::from(to.width) - left), height.min(f64::from(to.height) - top));
         Self { left, top, width, height }
     }
 }
 
-/// What is kept of an image, and whether it is mirrored.
+/// The part of an image to keep, and whether it is flipped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Placed {
     pub(super) cropped: Box2,
@@ -65,14 +65,14 @@ fn fixed(crop: Crop, width: f64, height: f64, proportion: f64) -> Box2 {
     }
 }
 
-/// Returns the largest part of a proportion, width by height, in the middle.
+/// Returns the largest centered part with an aspect ratio, width by height.
 fn middle(width: f64, height: f64, proportion: f64) -> Box2 {
     let (kept_width, kept_height) = (width.min(height * proportion), height.min(width / proportion));
     let (left, top) = ((width - kept_width) / 2.0, (height - kept_height) / 2.0);
     Box2 { left, top, width: kept_width, height: kept_height }
 }
 
-/// Chooses as torchvision's `RandomResizedCrop` does, by our own numbers.
+/// Chooses like torchvision's `RandomResizedCrop`, with our own random numbers.
 fn random(settings: &ImageSettings, width: f64, height: f64, draws: &mut Draws) -> Box2 {
     let between = |(least, most): (f64, f64), uniform: f64| least + (most - least) * uniform;
     let ratios = (settings.ratio.0.ln(), settings.ratio.1.ln());
@@ -82,7 +82,7 @@ fn random(settings: &ImageSettings, width: f64, height: f64, draws: &mut Draws) 
         let ratio = between(ratios, ratio).exp();
         let (kept_width, kept_height) = ((area * ratio).sqrt().round(), (area / ratio).sqrt().round());
         if (1.0..=width).contains(&kept_width) && (1.0..=height).contains(&kept_height) {
-            // Any of the places from the first to the last, each equally likely.
+            // Any position from the first to the last, each equally likely.
             let place = |uniform: f64, room: f64| (uniform * (room + 1.0)).floor().min(room);
             let (left, top) = (place(left, width - kept_width), place(top, height - kept_height));
             return Box2 { left, top, width: kept_width, height: kept_height };

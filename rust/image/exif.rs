@@ -4,13 +4,13 @@ use super::layout::Orientation;
 
 const TAG: u16 = 0x0112;
 
-/// A number of 16 bits, as the standard wants it.
+/// A 16-bit number, as the standard requires.
 const SHORT: u16 = 3;
 
-/// One of 32 bits, as some write it.
+/// A 32-bit number, as some programs write it.
 const LONG: u16 = 4;
 
-/// Returns the orientation that EXIF metadata names; upright where it names none or is broken.
+/// Returns the orientation in EXIF metadata; upright if there is none or it is broken.
 pub(super) fn orientation(exif: &[u8]) -> Orientation {
     let exif = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
     Orientation::from_exif(find(exif).unwrap_or(1))

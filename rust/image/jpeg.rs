@@ -1,4 +1,5 @@
-//! JPEG: `zune-jpeg`, which is fast; `jpeg-decoder`, which can decode to a fraction of the size, and rare kinds rightly.
+//! JPEG: `zune-jpeg`, which is fast; `jpeg-decoder`, which can decode to a fraction of the size, and handles rare kinds
+//! correctly.
 
 use jpeg_decoder::{ColorTransform, PixelFormat};
 use zune_core::bytestream::ZCursor;
@@ -12,25 +13,25 @@ use super::open::broken;
 use super::segments::{self, Frame, Scans};
 use super::{CHANNELS, DECODED, Extent, exif, to_pixels};
 
-/// The largest side that the format can say; how many pixels there may be was checked before.
+/// The largest side that the format allows; the number of pixels was checked before.
 const MAX_SIDE: usize = 65_535;
 
-/// The fraction of the size that large images are decoded to. With a half the slower decoder loses more than is gained; an
-/// eighth spares a twentieth of the time, and colours that are stored for two pixels are of 16 then.
+/// The fraction of the size that large images are decoded to. At a half, the slower decoder loses more than is gained;
+/// an eighth saves a twentieth of the time, but then colours stored for two pixels cover 16.
 const FRACTION: u16 = 4;
 
-/// How much larger than the result what is resized has to be.
+/// Minimum ratio of the resized part to the result.
 const LEAST_REDUCTION: f64 = 2.0;
 
-/// Pixels that a side of what is resized has to have: then photographs are those of the whole image, within a grey level, and
-/// smaller ones are decoded as fast whole. Of few pixels, the last, which may be of one column of the image and counts as if
-/// it were of four, weighs too much, and colours are mostly of half as many.
+/// Minimum side of the resized part, in pixels: then photographs equal those from the whole image within a grey level,
+/// and smaller ones are decoded as fast whole. With few pixels, the last one, which may cover one column of the image
+/// but counts as if it covered four, has too much weight, and colours mostly have half as many.
 const LEAST_SIDE: f64 = 256.0;
 
-/// Rows below a crop that its last ones are made of, too: colours are stored for several rows together.
+/// Rows below a crop that also contribute to its last ones: colours are stored for several rows together.
 const ROWS_BELOW: f64 = 16.0;
 
-/// Rows that are worth a second look at the header to leave them out.
+/// Minimum of skipped rows that is worth reading the header a second time.
 const LEAST_ROWS_LEFT_OUT: u32 = 32;
 
 /// A JPEG image whose header was read.
@@ -50,7 +51,7 @@ impl<'a> Jpeg<'a> {
             None => error,
         })?;
         if !decoder.input_colorspace().is_some_and(is_usual) {
-            // Inks and RGB come out wrong with an alpha, or not at all.
+            // CMYK and RGB come out wrong with an alpha channel, or not at all.
             decoder = read_header(bytes, ColorSpace::RGB)?;
         }
         let info = decoder.info().ok_or_else(|| broken("JPEG", "it has no header"))?;
@@ -66,7 +67,7 @@ impl<'a> Jpeg<'a> {
         exif::orientation(&segments::exif(self.bytes))
     }
 
-    /// Decodes the image, as far down as `part` of it reaches, perhaps to a fraction of its size, which is returned.
+    /// Decodes the image, down to the end of `part`, possibly to a fraction of its size, which is returned.
     pub(super) fn decode(self, part: Box2, target: Extent, pixels: &mut Vec<u8>) -> Result<(Extent, u16), String> {
         let is_usual = self.decoder.input_colorspace().is_some_and(is_usual);
         let frame = Frame::find(self.bytes);
@@ -93,7 +94,7 @@ impl<'a> Jpeg<'a> {
         Ok((self.extent, 1))
     }
 
-    /// Decodes the image to a fraction of its size, of which 1 is the whole, by `jpeg-decoder`.
+    /// Decodes the image to a fraction of its size, 1 for the whole, with `jpeg-decoder`.
     fn decode_slowly(&self, fraction: u16, pixels: &mut Vec<u8>) -> Result<Extent, String> {
         let mut decoder = jpeg_decoder::Decoder::new(self.bytes);
         decoder.read_info().map_err(|error| broken("JPEG", error))?;
@@ -104,10 +105,10 @@ impl<'a> Jpeg<'a> {
             let (width, height) = scaled.map_err(|error| broken("JPEG", error))?;
             extent = Extent { width: u32::from(width), height: u32::from(height) };
         } else {
-            // What the last image took is not kept beside what the decoder takes for a whole one.
+            // Frees the last image's memory before the decoder allocates that of a whole one.
             *pixels = Vec::new();
         }
-        // By itself this decoder goes by the names of components before all else that tells what they are.
+        // By default, this decoder goes by component names before everything else that identifies them.
         if decoder.info().is_some_and(|info| info.pixel_format == PixelFormat::RGB24) {
             let is_usual = self.decoder.input_colorspace().is_some_and(is_usual);
             decoder.set_color_transform(if is_usual { ColorTransform::YCbCr } else { ColorTransform::RGB });
@@ -120,13 +121,13 @@ impl<'a> Jpeg<'a> {
         }
         match pixels.len() == extent.num_bytes() {
             true => Ok(extent),
-            false => Err(broken("JPEG", "its pixels are not as many as its header says")),
+            false => Err(broken("JPEG", "it does not have as many pixels as its header says")),
         }
     }
 }
 
-/// Begins to decode an image to pixels of `space`. Grey and inks become RGB, too; inks as Adobe's programs, and so nearly all,
-/// write them: inverted.
+/// Starts decoding an image to pixels of `space`. Grey and CMYK become RGB, too; CMYK as Adobe's programs, and so
+/// nearly all, write it: inverted.
 fn read_header(bytes: &[u8], space: ColorSpace) -> Result<JpegDecoder<ZCursor<&[u8]>>, String> {
     let options = DecoderOptions::default().set_max_width(MAX_SIDE).set_max_height(MAX_SIDE);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options.jpeg_set_out_colorspace(space));
@@ -134,7 +135,7 @@ fn read_header(bytes: &[u8], space: ColorSpace) -> Result<JpegDecoder<ZCursor<&[
     Ok(decoder)
 }
 
-/// Returns whether the result is the same, as far as can be seen, if the image is decoded to [`FRACTION`] of its size.
+/// Returns whether decoding the image to [`FRACTION`] of its size gives visually the same result.
 fn may_be_reduced(part: Box2, target: Extent) -> bool {
     let suits = |side: f64, target: u32| {
         let left = side / f64::from(FRACTION);
@@ -143,7 +144,8 @@ fn may_be_reduced(part: Box2, target: Extent) -> bool {
     suits(part.width, target.width) && suits(part.height, target.height)
 }
 
-/// Returns how many rows of an image, from the first on, `part` of it is resized of: below its own as many as make a pixel.
+/// Returns how many rows of an image, from the first on, contribute to the resized `part`: below its own, as many as
+/// make a pixel.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and the cast saturates")]
 fn rows_of(part: Box2, target: Extent) -> u32 {
     let reach = (part.height / f64::from(target.height)).max(1.0);
@@ -160,11 +162,11 @@ fn decode_whole(mut decoder: JpegDecoder<ZCursor<&[u8]>>, extent: Extent, pixels
     }
     match pixels.len() == extent.num_bytes() {
         true => Ok(()),
-        false => Err(broken("JPEG", "its pixels are not as many as its header says")),
+        false => Err(broken("JPEG", "it does not have as many pixels as its header says")),
     }
 }
 
-/// Returns an image of which the header says that it ends after `num_rows` rows, so that nobody decodes those below.
+/// Returns an image whose header says that it ends after `num_rows` rows, so that the rest is not decoded.
 fn upper_part(bytes: &[u8], frame: Frame, num_rows: u32) -> Option<Vec<u8>> {
     let height = u16::try_from(num_rows).ok()?.to_be_bytes();
     let mut upper = bytes.to_vec();
@@ -172,19 +174,19 @@ fn upper_part(bytes: &[u8], frame: Frame, num_rows: u32) -> Option<Vec<u8>> {
     Some(upper)
 }
 
-/// Returns whether `zune-jpeg` makes of an image the pixels that are stored. Of components that come one after another, and
-/// of one that is sampled more finely than the first, it makes others, and says nothing.
+/// Returns whether `zune-jpeg` decodes an image correctly. Its pixels are silently wrong if components come one after
+/// another, or if one is sampled more finely than the first.
 fn suits_zune(frame: Frame) -> bool {
     frame.scans != Scans::Components && frame.is_first_finest
 }
 
-/// Returns whether `jpeg-decoder` does. Where a component has a scan of its own, it counts the blocks in it as if it were
-/// sampled most finely or most coarsely.
+/// Returns whether `jpeg-decoder` does. If a component has its own scan, it counts its blocks as if it had the finest
+/// or the coarsest sampling.
 fn suits_jpeg_decoder(frame: Frame) -> bool {
     frame.scans == Scans::Rows || !frame.has_middle
 }
 
-/// Makes `pixels` those of inks: cyan, magenta, yellow and black.
+/// Converts CMYK samples to `pixels`.
 fn inks_to_pixels(samples: &[u8], pixels: &mut Vec<u8>) {
     pixels.clear();
     pixels.reserve(samples.len());
@@ -195,7 +197,7 @@ fn inks_to_pixels(samples: &[u8], pixels: &mut Vec<u8>) {
     }
 }
 
-/// Returns whether an image is stored as nearly all are.
+/// Returns whether an image is stored in a common way.
 fn is_usual(stored: ColorSpace) -> bool {
     matches!(stored, ColorSpace::Luma | ColorSpace::YCbCr)
 }

@@ -1,4 +1,4 @@
-//! Turns pixels upright and lays them out.
+//! Rotates pixels upright and writes them in their layout.
 
 use super::crop::Box2;
 use super::settings::{ColorMode, ImageSettings, Layout};
@@ -6,7 +6,7 @@ use super::{CHANNELS, DECODED, Extent};
 
 /// How an upright image is stored, by EXIF's numbers from 1 to 8.
 ///
-/// Column x and row y of the upright image are column and row of the stored one, or row and column, each perhaps
+/// Column x and row y of the upright image are column and row of the stored one, or row and column, each possibly
 /// counted from the other end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Orientation {
@@ -16,7 +16,7 @@ pub(super) struct Orientation {
 }
 
 impl Orientation {
-    /// Returns the orientation of EXIF's number; upright for what is none.
+    /// Returns the orientation for EXIF's number; upright for invalid ones.
     pub(super) fn from_exif(number: u16) -> Self {
         Self {
             is_swapped: matches!(number, 5..=8),
@@ -25,7 +25,7 @@ impl Orientation {
         }
     }
 
-    /// Returns the extent of the upright image for that of the stored one, and the other way round.
+    /// Returns the extent of the upright image for that of the stored one, and vice versa.
     pub(super) fn upright(self, stored: Extent) -> Extent {
         match self.is_swapped {
             true => Extent { width: stored.height, height: stored.width },
@@ -49,7 +49,7 @@ impl Orientation {
         part
     }
 
-    /// Returns the orientation of an image whose upright form is mirrored, left to right.
+    /// Returns the orientation of an image whose upright form is flipped, left to right.
     fn mirrored(self) -> Self {
         match self.is_swapped {
             true => Self { flips_rows: !self.flips_rows, ..self },
@@ -58,7 +58,7 @@ impl Orientation {
     }
 }
 
-/// Writes the pixels of a stored image upright, mirrored and in their layout.
+/// Writes the pixels of a stored image upright, flipped if necessary, in their layout.
 pub(super) fn lay_out(
     pixels: &[u8],
     stored: Extent,
@@ -101,7 +101,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Calls `write` for each pixel and its place.
+    /// Calls `write` for each pixel and its position.
     fn each<T>(&self, num: usize, out: impl Iterator<Item = T>, write: impl Fn(T, [u8; DECODED])) {
         let (width, height) = (self.stored.width as usize, self.stored.height as usize);
         let Orientation { is_swapped, flips_columns, flips_rows } = self.orientation;
@@ -120,7 +120,7 @@ impl Row<'_> {
     }
 }
 
-/// Returns the grey of a colour, as PIL's `convert("L")` does: ITU-R 601-2.
+/// Returns the grey value of a colour, like PIL's `convert("L")`: ITU-R 601-2.
 fn luma([red, green, blue, _]: [u8; DECODED]) -> u8 {
     let sum = u32::from(red) * 19_595 + u32::from(green) * 38_470 + u32::from(blue) * 7_471 + 0x8000;
     sum.to_le_bytes()[2]

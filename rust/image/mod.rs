@@ -1,4 +1,4 @@
-//! Decodes images to pixels of one size: JPEG, PNG and WebP, cropped, resized and mirrored.
+//! Decodes images to pixels of one size: JPEG, PNG and WebP, cropped, resized and flipped.
 //!
 //! ```text
 //! bytes ──► header: size, orientation ──► crop box ──► decode ──► resize ──► orient, mirror, lay out
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Resizing is a convolution with a triangle as wide as the reduction, which is what PIL calls `BILINEAR`. The crop is
-//! chosen in the upright image; its box is turned into that of the stored one, so that only the result is turned.
+//! chosen in the upright image; its box is transformed to that of the stored one, so that only the result is rotated.
 
 mod crop;
 mod exif;
@@ -30,21 +30,21 @@ pub use self::settings::{ColorMode, Crop, ImageSettings, Layout, OnError};
 use crate::panics;
 use crate::plan::seed::Draws;
 
-/// Bytes of a pixel of a result that is not grey.
+/// Bytes per pixel of a colour result.
 const CHANNELS: usize = 3;
 
-/// Bytes of a pixel until it is laid out: red, green, blue and one that means nothing. Four are resized in three quarters
-/// of the time of three.
+/// Bytes per pixel before layout: red, green, blue and an unused one. Resizing four takes three quarters of the time of
+/// three.
 const DECODED: usize = 4;
 
-/// Decodes images one after another, with buffers that they share.
+/// Decodes images one after another, with shared buffers.
 #[derive(Debug)]
 pub(crate) struct ImageDecoder<'a> {
     settings: &'a ImageSettings,
     resizer: Resizer,
     /// The decoded image.
     pixels: Vec<u8>,
-    /// The resized one, not yet turned.
+    /// The resized one, not yet rotated.
     resized: Vec<u8>,
 }
 
@@ -67,11 +67,11 @@ impl<'a> ImageDecoder<'a> {
         Self { settings, resizer: Resizer::new(), pixels: Vec::new(), resized: Vec::new() }
     }
 
-    /// Writes the pixels of an image to `out`; `draws` are its row's random numbers.
+    /// Writes the pixels of an image to `out`; `draws` returns its row's random numbers.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with the image.
+    /// What is wrong with the image.
     pub(crate) fn decode(&mut self, bytes: &[u8], draws: impl FnOnce() -> Draws, out: &mut [u8]) -> Result<(), String> {
         panics::caught(|| self.decode_trusting(bytes, draws, out))
             .unwrap_or_else(|panic| Err(format!("the image is broken: {panic}")))
@@ -115,7 +115,7 @@ fn resize(
     resizer.resize(&source, &mut target, &options).map_err(|error| failed(&error))
 }
 
-/// Makes `pixels` those of samples of grey, grey and alpha, RGB, or RGB and alpha: 1 to 4 `channels`.
+/// Fills `pixels` from samples of grey, grey and alpha, RGB, or RGB and alpha: 1 to 4 `channels`.
 fn to_pixels(samples: &[u8], channels: usize, pixels: &mut Vec<u8>) {
     pixels.clear();
     pixels.reserve(samples.len() / channels.max(1) * DECODED);

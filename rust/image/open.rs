@@ -1,4 +1,4 @@
-//! Tells what an image is by its first bytes, and reads its header.
+//! Identifies an image by its first bytes, and reads its header.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -30,12 +30,12 @@ impl<'a> Opened<'a> {
             }
             _ => {
                 let first = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
-                Err(format!("it is no JPEG, PNG or WebP image: its {} bytes begin with {first}", bytes.len()))
+                Err(format!("it is not a JPEG, PNG or WebP image: its {} bytes begin with {first}", bytes.len()))
             }
         }
     }
 
-    /// Returns the size of the image as it is stored.
+    /// Returns the size of the image as stored.
     pub(super) fn extent(&self) -> Extent {
         match self {
             Self::Jpeg(image) => image.extent(),
@@ -53,8 +53,8 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Decodes the image into `pixels` and returns its size there, and which fraction of the stored one that is: 1, or
-    /// more where `part` is to be reduced to `target`.
+    /// Decodes the image into `pixels` and returns its size there, and the divisor of the stored size that gives it: 1,
+    /// or more if `part` is to be reduced to `target`.
     pub(super) fn decode(self, part: Box2, target: Extent, pixels: &mut Vec<u8>) -> Result<(Extent, u16), String> {
         match self {
             Self::Jpeg(image) => image.decode(part, target, pixels),
@@ -64,12 +64,12 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// Returns what a decoder said.
+/// Formats a decoder's error.
 pub(super) fn broken(kind: &str, error: impl Display) -> String {
     format!("the {kind} image is broken: {error}")
 }
 
-/// Returns an image that says what is true of its colours.
+/// Returns the image with correct colour information.
 pub(super) fn corrected(bytes: &[u8]) -> Cow<'_, [u8]> {
     match bytes {
         [0xff, 0xd8, ..] => segments::corrected(bytes),

@@ -1,4 +1,4 @@
-//! PNG: of any depth, with a palette or alpha, animated (the image that programs without animation show).
+//! PNG: of any depth, with a palette or alpha, animated (the image that programs without animation support show).
 
 use std::io::Cursor;
 
@@ -11,7 +11,7 @@ use super::{Extent, exif, to_pixels};
 /// Bytes before the first chunk.
 const SIGNATURE: usize = 8;
 
-/// Bytes behind the contents of a chunk.
+/// Bytes after the contents of a chunk.
 const CHECKSUM: usize = 4;
 
 /// A PNG image whose header was read.
@@ -23,9 +23,9 @@ pub(super) struct Png<'a> {
 impl<'a> Png<'a> {
     pub(super) fn open(bytes: &'a [u8]) -> Result<Self, String> {
         let mut decoder = Decoder::new(Cursor::new(bytes));
-        // Palettes and few bits become bytes, 16 bits their upper 8.
+        // Palettes and low bit depths become bytes, 16 bits are cut to their upper 8.
         decoder.set_transformations(Transformations::normalize_to_color8());
-        // Compressed text and profiles are the other bombs of this format.
+        // Compressed text and profiles are the format's other decompression bombs.
         decoder.set_ignore_text_chunk(true);
         decoder.set_ignore_iccp_chunk(true);
         Ok(Self { bytes, reader: decoder.read_info().map_err(|error| broken("PNG", error))? })
@@ -49,12 +49,12 @@ impl<'a> Png<'a> {
         to_pixels(&samples, info.color_type.samples(), pixels);
         match pixels.len() == extent.num_bytes() {
             true => Ok(extent),
-            false => Err(broken("PNG", "its pixels are not as many as its header says")),
+            false => Err(broken("PNG", "it does not have as many pixels as its header says")),
         }
     }
 }
 
-/// Returns the EXIF metadata. They may stand behind the pixels, which the decoder has not read by then.
+/// Returns the EXIF metadata. It may follow the pixels, which the decoder has not read by then.
 fn metadata(bytes: &[u8]) -> Option<&[u8]> {
     let mut rest = bytes.get(SIGNATURE..)?;
     loop {

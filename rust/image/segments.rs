@@ -1,9 +1,9 @@
-//! Walks the segments of a JPEG: how its pixels are stored, its EXIF metadata, and whether its end is there.
+//! Walks the segments of a JPEG: how its pixels are stored, its EXIF metadata, and whether it is complete.
 //!
-//! ITU-T T.81, B.1.1: a segment is a marker, its length, which counts itself, and what it says. A marker is 0xff, perhaps
-//! several times, and a byte that is neither 0xff nor 0. The data of a scan follow its segment: 0xff in them is followed by
-//! 0 or is the marker of a restart, so the next segment is found as anywhere else. Bytes between segments, which should
-//! not be there, are passed over, as decoders do.
+//! ITU-T T.81, B.1.1: a segment is a marker, its length, which counts itself, and its contents. A marker is 0xff,
+//! possibly repeated, and a byte that is neither 0xff nor 0. The data of a scan follow its segment: 0xff in them is
+//! followed by 0 or is a restart marker, so the next segment is found as anywhere else. Stray bytes between segments
+//! are skipped, as decoders do.
 
 use std::borrow::Cow;
 
@@ -17,24 +17,24 @@ const JFIF: u8 = 0xe0;
 const METADATA: u8 = 0xe1;
 const ADOBE: u8 = 0xee;
 
-/// Where Adobe's segment says what was done to the colours: 0 for nothing, 1 for light and colours apart.
+/// Where Adobe's segment has the colour transform: 0 for none, 1 for YCbCr.
 const TRANSFORM_PLACE: usize = 11;
 
-/// Returns whether the end of an image is there. Decoders paint what is missing grey.
+/// Returns whether an image is complete. Decoders fill missing parts with grey.
 ///
 /// Other bytes may follow it, such as the film of a motion photo. Nearly all images end where their bytes do.
 pub(super) fn is_whole(bytes: &[u8]) -> bool {
     bytes.ends_with(&[0xff, END]) || Segments::new(bytes).any(|segment| segment.marker == END)
 }
 
-/// Returns the EXIF metadata: those of several segments one behind the other, as PIL reads them.
+/// Returns the EXIF metadata: that of several segments concatenated, as PIL reads it.
 pub(super) fn exif(bytes: &[u8]) -> Vec<u8> {
     let header = Segments::new(bytes).take_while(|segment| segment.marker != SCAN);
     let metadata = header.filter(|segment| segment.marker == METADATA);
     metadata.filter_map(|segment| segment.contents.strip_prefix(b"Exif\0\0")).collect::<Vec<_>>().concat()
 }
 
-/// Returns how an image is coded where nobody here can decode it. Hardly any program writes such images.
+/// Returns how an image is coded if no decoder here supports it. Hardly any program writes such images.
 pub(super) fn rare_coding(bytes: &[u8]) -> Option<&'static str> {
     let mut header = Segments::new(bytes).take_while(|segment| segment.marker != SCAN);
     header.find_map(|segment| match segment.marker {
@@ -45,10 +45,9 @@ pub(super) fn rare_coding(bytes: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// Returns an image that says of three components what libjpeg takes them for.
+/// Returns an image that says about three components what libjpeg takes them for.
 ///
-/// Those of JFIF are light and colours apart whatever else is said, and so are those of which Adobe's segment says nothing
-/// that is known.
+/// With JFIF they are YCbCr regardless of anything else, and also if Adobe's segment has an unknown value.
 pub(super) fn corrected(bytes: &[u8]) -> Cow<'_, [u8]> {
     let mut bytes = Cow::Borrowed(bytes);
     if let Some(place) = wrong_transform(&bytes)
@@ -80,35 +79,34 @@ fn wrong_transform(bytes: &[u8]) -> Option<usize> {
     is_wrong.then_some(place)
 }
 
-/// What the scans of an image hold.
+/// The contents of an image's scans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scans {
-    /// The first one everything, row by row.
+    /// The first one has everything, row by row.
     Rows,
-    /// Each some of the components.
+    /// Each has some of the components.
     Components,
-    /// Each more of the details: a progressive image, or one of a kind that nobody decodes.
+    /// Each adds details: a progressive image, or a kind that is not decoded.
     Details,
 }
 
 /// How the pixels of an image are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Where the two bytes are that say how many rows there are.
+    /// The offset of the two bytes with the number of rows.
     pub(super) height_place: usize,
     pub(super) scans: Scans,
     /// Whether no component is sampled more finely than the first one.
     pub(super) is_first_finest: bool,
-    /// Whether a component is sampled neither most finely nor most coarsely, such as at half of four.
+    /// Whether a component has neither the finest nor the coarsest sampling, such as half of four.
     pub(super) has_middle: bool,
 }
 
 impl Frame {
-    /// Reads the segments before the first scan's data; `None` where they are broken.
+    /// Reads the segments before the first scan's data; `None` if they are broken.
     ///
-    /// ITU-T T.81, B.2.2 and B.2.3: a frame says the precision, height, width and number of components, and of each its
-    /// name, how finely it is sampled, across and down in a byte, and its table; a scan begins with its number of
-    /// components.
+    /// ITU-T T.81, B.2.2 and B.2.3: a frame has the precision, height, width and number of components, and for each its
+    /// name, its sampling, across and down in one byte, and its table; a scan begins with its number of components.
     pub(super) fn find(bytes: &[u8]) -> Option<Self> {
         let mut frame = None;
         for segment in Segments::new(bytes) {
@@ -145,15 +143,15 @@ fn is_frame(marker: u8) -> bool {
     matches!(marker, 0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf)
 }
 
-/// A segment, or the marker of the end, which says nothing.
+/// A segment, or the end marker, which has no contents.
 struct Segment<'a> {
     marker: u8,
-    /// Where its contents begin.
+    /// The offset of its contents.
     place: usize,
     contents: &'a [u8],
 }
 
-/// The segments of an image, as far as they are there.
+/// The segments of an image, as far as they exist.
 struct Segments<'a> {
     bytes: &'a [u8],
     place: usize,
@@ -194,7 +192,8 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// Returns where the first 0xff is. The data of a scan are most of an image and hold few: compared are many bytes at once.
+/// Returns the position of the first 0xff. The data of a scan are most of an image and contain few: many bytes are
+/// compared at once.
 fn next_0xff(bytes: &[u8]) -> Option<usize> {
     const STEP: usize = 64;
     let steps = bytes.as_chunks::<STEP>().0.iter();

@@ -1,21 +1,21 @@
-//! What images become.
+//! How images are transformed.
 
 use serde::{Deserialize, Serialize};
 
 use super::{CHANNELS, Extent};
 
-/// The largest side of what images become.
+/// The largest side of a result.
 const MAX_SIDE: u32 = 16_384;
 
-/// Which part of an image is kept.
+/// The part of an image to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Crop {
-    /// All of it, whatever its proportions.
+    /// All of it, whatever its aspect ratio.
     Whole,
-    /// The largest part of the right proportions, in the middle.
+    /// The largest centered part with the right aspect ratio.
     Center,
-    /// A part of random size, proportions and place.
+    /// A part of random size, aspect ratio and position.
     Random,
 }
 
@@ -41,7 +41,7 @@ pub enum ColorMode {
     Grey,
 }
 
-/// What becomes of a row whose image cannot be decoded.
+/// What happens to a row whose image cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
@@ -51,32 +51,32 @@ pub enum OnError {
     Skip,
 }
 
-/// What images become.
+/// How images are transformed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageSettings {
     /// Height and width.
     pub size: (u32, u32),
-    /// Which part is kept.
+    /// The part to keep.
     pub crop: Crop,
-    /// The share of an image's area that a random crop has, least and most.
+    /// Minimum and maximum share of an image's area that a random crop has.
     pub scale: (f64, f64),
-    /// The width of a random crop by its height, least and most.
+    /// Minimum and maximum aspect ratio (width by height) of a random crop.
     pub ratio: (f64, f64),
-    /// How often an image is mirrored, left to right.
+    /// The probability that an image is flipped, left to right.
     pub flip: f64,
     /// The order of the pixels' colours.
     pub layout: Layout,
     /// The colours.
     pub mode: ColorMode,
-    /// What becomes of what cannot be decoded.
+    /// What happens to images that cannot be decoded.
     pub on_error: OnError,
-    /// The pixels that an encoded image may have.
+    /// Maximum number of pixels of an encoded image.
     pub max_pixels: u64,
 }
 
 impl ImageSettings {
-    /// Says what is wrong with the settings.
+    /// Returns what is wrong with the settings.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (height, width) = self.size;
         if !(1..=MAX_SIDE).contains(&height) || !(1..=MAX_SIDE).contains(&width) {
@@ -95,7 +95,7 @@ impl ImageSettings {
         Ok(())
     }
 
-    /// Refuses an image of more pixels than it may have, before it is decoded.
+    /// Refuses an image with too many pixels, before it is decoded.
     pub(super) fn check_extent(&self, extent: Extent) -> Result<(), String> {
         let Extent { width, height } = extent;
         if width == 0 || height == 0 {
@@ -104,8 +104,8 @@ impl ImageSettings {
         match u64::from(width) * u64::from(height) {
             pixels if pixels <= self.max_pixels => Ok(()),
             pixels => Err(format!(
-                "the image has {width} x {height} = {pixels} pixels, more than `max_pixels` ({}); raise that if it is \
-                 no bomb",
+                "the image has {width} x {height} = {pixels} pixels, more than `max_pixels` ({}); raise the limit if \
+                 the image can be trusted",
                 self.max_pixels
             )),
         }
@@ -123,12 +123,12 @@ impl ImageSettings {
         }
     }
 
-    /// Returns the bytes of an image.
+    /// Returns the bytes of a result.
     pub(crate) fn num_bytes(&self) -> usize {
         self.size.0 as usize * self.size.1 as usize * self.num_channels()
     }
 
-    /// Returns the shape of an image's tensor.
+    /// Returns the shape of a result's tensor.
     pub(crate) fn shape(&self) -> [usize; 3] {
         let (height, width) = (self.size.0 as usize, self.size.1 as usize);
         match self.layout {

@@ -44,14 +44,14 @@ fn decoded(settings: &ImageSettings, bytes: &[u8]) -> Result<Vec<u8>, String> {
     ImageDecoder::new(settings).decode(bytes, || draws(0), &mut out).map(|()| out)
 }
 
-/// Where the pixels of the result come from, as (column, row).
+/// The origin of the result's pixels, as (column, row).
 fn places(settings: &ImageSettings, bytes: &[u8]) -> Vec<(u8, u8)> {
     decoded(settings, bytes).unwrap().as_chunks::<3>().0.iter().map(|&[x, y, _]| (x, y)).collect()
 }
 
 #[test]
 fn every_orientation_is_turned_upright() {
-    // What EXIF says of the row and the column of the stored image where the upright one has its first pixels.
+    // EXIF's description of the row and the column of the stored image where the upright one has its first pixels.
     let expected = [
         (1, (3, 2), [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]),
         (2, (3, 2), [(2, 0), (1, 0), (0, 0), (2, 1), (1, 1), (0, 1)]),
@@ -127,7 +127,7 @@ fn broken_images_say_what_is_wrong() {
         (&b""[..], "it has no bytes"),
         (
             b"GIF89a\x01\x00\x01\x00",
-            "it is no JPEG, PNG or WebP image: its 10 bytes begin with 47 49 46 38 39 61 01 00",
+            "it is not a JPEG, PNG or WebP image: its 10 bytes begin with 47 49 46 38 39 61 01 00",
         ),
         (&whole[..whole.len() - 20], "the PNG image is broken"),
         (&whole[..20], "the PNG image is broken"),
@@ -146,12 +146,13 @@ fn segment(marker: u8, contents: &[u8]) -> Vec<u8> {
     [&[0xff, marker], &length[..], contents].concat()
 }
 
-/// A JPEG of 32 rows, to the end of the first scan's segment, of components sampled so, as across and down in a byte.
+/// A JPEG of 32 rows, up to the end of the first scan's segment, with the sampling of its components, across and down
+/// in one byte.
 fn jpeg_header(kind: u8, sampled: &[u8], num_in_first_scan: u8) -> Vec<u8> {
     let components = sampled.iter().flat_map(|&sampled| [1, sampled, 0]);
     let frame: Vec<u8> =
         [8, 0, 32, 0, 48, u8::try_from(sampled.len()).unwrap()].into_iter().chain(components).collect();
-    // A comment that holds markers, a byte that should not be there, and a marker that comes several times.
+    // A comment that contains markers, a stray byte, and a repeated marker.
     let comment = segment(0xfe, b"\xff\xc0\x00\x03\xff\xda\xff\xd9\x00");
     let scan = segment(0xda, &[num_in_first_scan, 1, 0, 0, 63, 0]);
     [&b"\xff\xd8"[..], &comment, &segment(kind, &frame), b"\x07\xff\xff", &scan].concat()

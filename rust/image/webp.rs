@@ -40,7 +40,7 @@ impl<'a> WebP<'a> {
         to_pixels(&samples, if self.decoder.has_alpha() { 4 } else { 3 }, pixels);
         match pixels.len() == self.extent().num_bytes() {
             true => Ok(self.extent()),
-            false => Err(broken("WebP", "its pixels are not as many as its header says")),
+            false => Err(broken("WebP", "it does not have as many pixels as its header says")),
         }
     }
 }

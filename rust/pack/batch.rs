@@ -11,25 +11,25 @@ use super::{PackSettings, Piece, Sequence, Source};
 use crate::finish::{Labels, Pads};
 use crate::forms::{Element, Tensor};
 
-/// The column that losses compare with.
+/// The target column of losses.
 const LABELS: &str = "labels";
 
-/// Sequences of one length, with what tells their documents apart.
+/// Sequences of one length, with what separates their documents.
 #[derive(Debug)]
 pub struct PackedBatch {
-    /// Tensors of the columns, `(sequences, length)` or flat `(1, sequences * length)`, then `labels` if they are made.
+    /// Tensors of the columns, `(sequences, length)` or flat `(1, sequences * length)`, then `labels` if requested.
     pub columns: Vec<(String, Tensor)>,
-    /// For each token its place in its piece, from 0, in the same shape.
+    /// Each token's position within its piece, from 0, in the same shape.
     pub position_ids: Tensor,
-    /// Where each piece begins in the flat batch, and the end of the last: int32. Padding is a piece of its own.
+    /// The start of each piece in the flat batch, and the end of the last: int32. Padding is a piece of its own.
     pub cu_seqlens: Tensor,
-    /// The tokens of the longest piece.
+    /// Number of tokens in the longest piece.
     pub max_seqlen: usize,
-    /// The sequences.
+    /// Number of sequences.
     pub num_sequences: usize,
-    /// The tokens in them.
+    /// Number of tokens in them.
     pub num_tokens: u64,
-    /// Places that hold no token.
+    /// Number of positions without a token.
     pub num_padding: u64,
 }
 
@@ -79,7 +79,7 @@ pub(super) fn pack(
     }
 }
 
-/// Returns the lengths of all pieces in order, those of padding among them, and which are of tokens.
+/// Returns the lengths of all pieces in order, including padding, and whether each consists of tokens.
 fn lengths(sequences: &[Sequence], length: usize) -> Vec<(usize, bool)> {
     let mut lengths = Vec::new();
     for sequence in sequences {
@@ -131,7 +131,7 @@ fn copy(source: &Source, piece: &Piece, column: usize, width: usize, out: &mut M
     out.extend_from_slice(&data.buffers()[0].as_slice()[start..start + piece.len * width]);
 }
 
-/// Adds labels, or takes those that there are: all tokens but the first of each piece, which follows from nothing.
+/// Adds labels, or masks existing ones: all tokens but the first of each piece, which nothing predicts.
 fn add_labels(columns: &mut Vec<(String, Tensor)>, lengths: &[(usize, bool)], labels: &Labels) {
     let Some((_, tensor)) = columns.get(labels.of) else { return };
     let width = labels.ignored.len();

@@ -1,9 +1,9 @@
-//! Decides sequences of whole documents, by best-fit decreasing.
+//! Packs whole documents into sequences by best-fit decreasing.
 //!
-//! Documents are looked at in windows, counted from the beginning of the epoch, and each window is packed for itself: so
-//! the documents of one window are all that it takes to decide its sequences again. Pieces go into the sequence with the
-//! least room that has enough, longest first. Sequences leave in the order of their first documents, and so do the
-//! documents within a sequence: the order of the rows is disturbed as little as may be.
+//! Documents are examined in windows, counted from the beginning of the epoch, and each window is packed independently:
+//! so its documents suffice to decide its sequences again. Pieces go, longest first, into the sequence with the least
+//! sufficient room. Sequences leave in the order of their first documents, and documents within a sequence stay in
+//! order: the order of rows changes as little as possible.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ pub(super) struct BestFit {
     window: u64,
     /// The first document of the window.
     begin: u64,
-    /// Sequences of the first window that were delivered before.
+    /// Sequences of the first window that were already delivered.
     skipped: u64,
     pieces: Vec<Piece>,
 }
@@ -28,9 +28,9 @@ impl BestFit {
         Self { length, window: window as u64, begin: mark.document, skipped: mark.done, pieces: Vec::new() }
     }
 
-    /// Adds a document; returns the sequences of its window if it is the last one, each with the mark behind it.
+    /// Adds a document; if it is the last of its window, returns the window's sequences, each with the mark after it.
     pub(super) fn push(&mut self, document: u64, len: usize) -> Result<Vec<(Sequence, Mark)>> {
-        // What is longer than a sequence is cut.
+        // Documents longer than a sequence are cut.
         let starts = (0..len).step_by(self.length);
         self.pieces.extend(starts.map(|start| Piece { document, start, len: self.length.min(len - start) }));
         if document + 1 - self.begin < self.window { Ok(Vec::new()) } else { self.end(document + 1) }
@@ -42,7 +42,7 @@ impl BestFit {
         let num = sequences.len() as u64;
         let skipped = std::mem::take(&mut self.skipped);
         if skipped > 0 && skipped >= num {
-            // Of all of them, the mark is behind the window.
+            // After all of them, the mark would be after the window.
             return Err(beyond(skipped, num, "sequences"));
         }
         let begin = std::mem::replace(&mut self.begin, end);
@@ -54,7 +54,7 @@ impl BestFit {
         Ok(sequences.skip(usize::try_from(skipped).unwrap_or(usize::MAX)).collect())
     }
 
-    /// Returns the first document that is in no sequence yet.
+    /// Returns the first document that is not in a sequence yet.
     pub(super) fn first_needed(&self) -> u64 {
         self.begin
     }
@@ -65,7 +65,7 @@ fn pack(pieces: Vec<Piece>, length: usize) -> Vec<Sequence> {
     let mut by_length: Vec<usize> = (0..pieces.len()).collect();
     by_length.sort_by_key(|&index| (Reverse(pieces[index].len), index));
     let mut sequences: Vec<Vec<usize>> = Vec::new();
-    // The room of each sequence, and which it is: the one begun first where several have as little.
+    // The room of each sequence, and its number: among equal rooms, the sequence begun first.
     let mut rooms: BTreeSet<(usize, usize)> = BTreeSet::new();
     for index in by_length {
         let len = pieces[index].len;

@@ -1,14 +1,14 @@
-//! Decides sequences of all tokens end to end.
+//! Packs all tokens end to end.
 
 use super::{Mark, Piece, Sequence, beyond};
 use crate::error::Result;
 
-/// Cuts the tokens of documents, end to end, every `length`.
+/// Concatenates documents and cuts the tokens every `length`.
 #[derive(Debug)]
 pub(super) struct Concat {
     length: usize,
     drop_last: bool,
-    /// Tokens of the first document that were delivered before.
+    /// Tokens of the first document that were already delivered.
     skipped: usize,
     open: Sequence,
     open_len: usize,
@@ -20,7 +20,7 @@ impl Concat {
         Self { length, drop_last, skipped, open: Sequence::new(), open_len: 0 }
     }
 
-    /// Adds a document; returns the sequences that it fills, each with the mark behind it.
+    /// Adds a document; returns the sequences that it fills, each with the mark after it.
     pub(super) fn push(&mut self, document: u64, len: usize) -> Result<Vec<(Sequence, Mark)>> {
         let mut filled = Vec::new();
         let mut start = self.take_skipped(len)?;
@@ -42,7 +42,8 @@ impl Concat {
         Ok(filled)
     }
 
-    /// Returns how many tokens of a document of `len` were delivered before. Of all of them the mark is behind it.
+    /// Returns how many tokens of a document of `len` were already delivered. After all of them, the mark would be
+    /// after it.
     fn take_skipped(&mut self, len: usize) -> Result<usize> {
         match std::mem::take(&mut self.skipped) {
             skipped if skipped > 0 && skipped >= len => Err(beyond(skipped as u64, len as u64, "tokens")),
@@ -50,7 +51,7 @@ impl Concat {
         }
     }
 
-    /// Returns what is left at the end, if it is to be delivered.
+    /// Returns the remainder at the end, if it is to be delivered.
     pub(super) fn end(&mut self, num_documents: u64) -> Result<Vec<(Sequence, Mark)>> {
         self.take_skipped(0)?;
         let open = std::mem::take(&mut self.open);
@@ -58,7 +59,7 @@ impl Concat {
         Ok(is_wanted.then_some((open, Mark { document: num_documents, done: 0 })).into_iter().collect())
     }
 
-    /// Returns the first document of which tokens are not in a sequence yet.
+    /// Returns the first document with tokens that are not in a sequence yet.
     pub(super) fn first_needed(&self) -> u64 {
         self.open.first().map_or(u64::MAX, |piece| piece.document)
     }

@@ -1,11 +1,11 @@
 //! Packs documents into sequences of one length.
 //!
-//! A document is a row's list of tokens, perhaps with further lists beside it. Which pieces of which documents make a
-//! sequence depends on the lengths of a rank's documents in their order, and on nothing else; [`concat`] and [`best_fit`]
-//! decide it, [`batch`] copies. So a [`Mark`] of two numbers says where packing stands: a document from which on the
-//! same is decided again, and how much of what follows was delivered. Tokens are in no state.
+//! A document is a row's list of tokens, possibly with parallel lists. Which pieces of which documents form a sequence
+//! depends only on the lengths of a rank's documents, in order; [`concat`] and [`best_fit`] decide it, [`batch`]
+//! copies. So a [`Mark`] of two numbers is enough to resume: a document from which the same decisions are repeated, and
+//! how much of what follows was delivered. States contain no tokens.
 //!
-//! Sans-IO: whoever reads the documents pushes them, and takes batches as long as there are some.
+//! Sans-IO: the caller pushes documents, and takes batches as long as there are any.
 
 mod batch;
 mod best_fit;
@@ -34,7 +34,7 @@ use crate::finish::Pads;
 pub enum PackMode {
     /// All tokens end to end, cut every `length`.
     Concat,
-    /// Whole documents, as few sequences as best-fit decreasing finds among the documents of a window.
+    /// Whole documents, in as few sequences as best-fit decreasing finds for the documents of a window.
     BestFit,
 }
 
@@ -42,31 +42,32 @@ pub enum PackMode {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PackSettings {
-    /// Tokens of a sequence.
+    /// Number of tokens in a sequence.
     pub length: usize,
     /// How documents become sequences.
     pub mode: PackMode,
-    /// Documents that are looked at together.
+    /// Number of documents that are packed together.
     pub window: usize,
-    /// Sequences of a batch.
+    /// Number of sequences in a batch.
     pub batch_size: usize,
-    /// Whether what does not fill a batch at the end is left out, and what does not fill a sequence of [`PackMode::Concat`].
+    /// Whether to leave out a final batch that is not full, and with [`PackMode::Concat`] a final sequence that is not
+    /// full.
     pub drop_last: bool,
-    /// What the columns are padded with; 0 without, -100 for `labels`.
+    /// Padding values by column; by default 0, or -100 for `labels`.
     pub values: BTreeMap<String, serde_json::Number>,
-    /// Whether there are labels in which the first token of each piece of a document is not to be learnt.
+    /// Whether there are labels, in which the first token of each piece of a document is ignored.
     pub labels: bool,
-    /// Whether the sequences of a batch are one after another in one row.
+    /// Whether the sequences of a batch are concatenated in one row.
     pub is_flat: bool,
 }
 
-/// Where packing stands.
+/// The position of packing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mark {
-    /// The first document that is needed to go on.
+    /// The first document that is needed to continue.
     pub document: u64,
-    /// What of it, and of those behind it, was delivered: tokens in [`PackMode::Concat`], sequences in
+    /// How much of it and later documents was delivered: tokens in [`PackMode::Concat`], sequences in
     /// [`PackMode::BestFit`].
     pub done: u64,
 }
@@ -79,10 +80,10 @@ struct Piece {
     len: usize,
 }
 
-/// The pieces of one sequence, in order; together at most its length.
+/// The pieces of one sequence, in order; at most its length in all.
 type Sequence = Vec<Piece>;
 
-/// Decides which pieces make a sequence.
+/// Decides which pieces form a sequence.
 #[derive(Debug)]
 enum Decider {
     Concat(Concat),
@@ -95,12 +96,12 @@ struct Source {
     /// The number of the first one.
     first: u64,
     batch: RecordBatch,
-    /// Where each begins, and the end.
+    /// The start of each, and the end.
     offsets: Vec<usize>,
 }
 
 impl Source {
-    /// Returns the number of the document behind the last one.
+    /// Returns the number of the document after the last one.
     fn end(&self) -> u64 {
         self.first + self.batch.num_rows() as u64
     }
@@ -113,9 +114,9 @@ pub struct Packer {
     decider: Decider,
     /// Documents that are still needed, in order.
     sources: VecDeque<Source>,
-    /// Documents pushed so far, those before the first included.
+    /// Number of documents pushed so far, including those before the first.
     num_documents: u64,
-    /// Sequences that are decided and not delivered, each with the mark behind it.
+    /// Sequences that are decided but not delivered, each with the mark after it.
     sequences: VecDeque<(Sequence, Mark)>,
     mark: Mark,
     is_ended: bool,
@@ -128,7 +129,7 @@ impl Packer {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for sequences, batches or windows of nothing.
+    /// [`Error::Setting`] for empty sequences, batches or windows.
     pub fn try_new(settings: PackSettings, mark: Mark) -> Result<Self> {
         let numbers = [("length", settings.length), ("window", settings.window), ("batch_size", settings.batch_size)];
         for (name, number) in numbers {
@@ -158,12 +159,11 @@ impl Packer {
         })
     }
 
-    /// Takes the next documents: lists that have the same offsets in all columns, as [`Finish`](crate::Finish) makes
-    /// them.
+    /// Adds the next documents: lists with the same offsets in all columns, as [`Finish`](crate::Finish) makes them.
     ///
     /// # Errors
     ///
-    /// [`Error::NotAState`] where more was delivered by the mark than there is.
+    /// [`Error::NotAState`] if the mark claims more than there is.
     pub fn push(&mut self, batch: RecordBatch) -> Result<()> {
         let Some(offsets) = offsets(&batch) else { return Ok(()) };
         for (document, pair) in (self.num_documents..).zip(offsets.windows(2)) {
@@ -179,11 +179,11 @@ impl Packer {
         Ok(())
     }
 
-    /// Says that there are no more documents.
+    /// Signals that there are no more documents.
     ///
     /// # Errors
     ///
-    /// [`Error::NotAState`] where more was delivered by the mark than there is.
+    /// [`Error::NotAState`] if the mark claims more than there is.
     pub fn end(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.is_ended, true) {
             let decided = match &mut self.decider {
@@ -206,11 +206,11 @@ impl Packer {
         self.is_ended && !self.has_batch()
     }
 
-    /// Returns the next batch; `None` where more documents are needed, or at the end.
+    /// Returns the next batch; `None` if more documents are needed, or at the end.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] where a column cannot be padded with the value that it is to be padded with.
+    /// [`Error::Setting`] if a column cannot hold its padding value.
     pub fn next_batch(&mut self) -> Result<Option<PackedBatch>> {
         if !self.has_batch() {
             return Ok(None);
@@ -231,7 +231,7 @@ impl Packer {
         self.sources.front().map_or_else(|| Arc::new(Schema::empty()), |source| source.batch.schema())
     }
 
-    /// Lets go of documents that no sequence needs any more.
+    /// Drops documents that no sequence needs any more.
     fn drop_delivered(&mut self) {
         let decided = self.sequences.iter().flat_map(|(sequence, _)| sequence.iter().map(|piece| piece.document)).min();
         let undecided = match &self.decider {
@@ -239,29 +239,29 @@ impl Packer {
             Decider::BestFit(best_fit) => best_fit.first_needed(),
         };
         let first_needed = decided.unwrap_or(u64::MAX).min(undecided);
-        // The last one tells the columns' types.
+        // The last one is kept for the columns' types.
         while self.sources.len() > 1 && self.sources.front().is_some_and(|source| source.end() <= first_needed) {
             self.sources.pop_front();
         }
     }
 
-    /// Returns where packing stands: behind the last batch delivered.
+    /// Returns the position of packing after the last delivered batch.
     pub fn mark(&self) -> Mark {
         self.mark
     }
 
-    /// Returns how many tokens were delivered, and how many places that hold none.
+    /// Returns the number of tokens delivered, and of positions without one.
     pub fn filled(&self) -> (u64, u64) {
         (self.num_tokens, self.num_padding)
     }
 }
 
-/// Returns what is wrong with a mark by which more was delivered than there is: no packing leaves such a one.
+/// Returns the error for a mark that claims more than there is, which packing never produces.
 fn beyond(done: u64, there: u64, what: &str) -> Error {
     Error::NotAState { reason: format!("pack.done: {done} {what} were delivered, of which there are {there}") }
 }
 
-/// Returns where the documents of a batch begin, and the end; `None` of a batch without any.
+/// Returns the starts of a batch's documents, and the end; `None` for a batch without documents.
 fn offsets(batch: &RecordBatch) -> Option<Vec<usize>> {
     let first = batch.columns().first()?.as_list_opt::<i64>()?;
     let offsets = first.offsets().iter().map(|&offset| usize::try_from(offset).unwrap_or(0));

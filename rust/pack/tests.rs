@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Settings of int64 columns that are padded with -1.
+/// Settings for int64 columns that are padded with -1.
 fn settings(mode: PackMode, length: usize, window: usize, batch_size: usize) -> PackSettings {
     PackSettings {
         length,
@@ -19,7 +19,7 @@ fn settings(mode: PackMode, length: usize, window: usize, batch_size: usize) -> 
     }
 }
 
-/// A batch whose documents have tokens that tell who they are: 1000 times the document, plus the place.
+/// A batch whose tokens identify their document and position: 1000 times the document, plus the position.
 fn documents(first: usize, lengths: &[usize]) -> RecordBatch {
     let tokens = lengths.iter().enumerate().map(|(index, &len)| {
         let document = i64::try_from(first + index).unwrap();
@@ -29,7 +29,7 @@ fn documents(first: usize, lengths: &[usize]) -> RecordBatch {
     RecordBatch::try_from_iter([("input_ids", Arc::new(lists) as ArrayRef)]).unwrap()
 }
 
-/// All batches as rows of tokens, with the mark behind each; documents come in reads of `read` rows.
+/// All batches as rows of tokens, with the mark after each; documents come in reads of `read` rows.
 fn packed(settings: &PackSettings, lengths: &[usize], from: Mark, read: usize) -> Vec<(Vec<Vec<i64>>, Mark)> {
     let mut packer = Packer::try_new(settings.clone(), from).unwrap();
     let mut first = usize::try_from(from.document).unwrap();
@@ -200,7 +200,7 @@ fn sizes_of_nothing_are_refused() {
 
 #[test]
 fn a_mark_by_which_more_was_delivered_than_there_is_is_refused() {
-    // Of document 1 there are 5 tokens; the window from it on makes 2 sequences.
+    // Document 1 has 5 tokens; the window that starts with it makes 2 sequences.
     for (mode, most) in [(PackMode::Concat, 5), (PackMode::BestFit, 2)] {
         for done in [0, most - 1, most, most + 1, u64::MAX >> 1] {
             let mut packer = Packer::try_new(settings(mode, 6, 2, 1), Mark { document: 1, done }).unwrap();

@@ -1,9 +1,9 @@
-//! Says where in which order an epoch stands, as a few hundred bytes of JSON.
+//! Represents an epoch's position in a given order, as a few hundred bytes of JSON.
 //!
-//! A state holds everything that the order depends on, as resolved, so that loading it can tell a
-//! state of this dataset, query and setting from any other, and the one number that moves: the position.
-//! It does not hold the world size, the batch size or the number of workers, which may change; what a DataLoader
-//! worker adds to it is the loader's business.
+//! A state holds everything that the order depends on, as resolved, so that loading it can distinguish a state of this
+//! dataset, query and settings from any other, and the one number that moves: the position. It does not hold the world
+//! size, the batch size or the number of workers, which may change; what a DataLoader worker adds to it is up to the
+//! loader.
 
 use std::fmt::Display;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The version of the format that this release writes and reads.
 pub const VERSION: u32 = 1;
 
-/// Where an epoch stands.
+/// The position of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -20,7 +20,7 @@ pub struct State {
     pub version: u32,
     /// The snapshot of the dataset: objects, sizes, versions, row groups.
     pub fingerprint: String,
-    /// The commit that the dataset was opened at, if its objects are files of a repository.
+    /// The commit at which the dataset was opened, if its objects are files of a repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     /// What selects rows, in the order applied.
@@ -31,22 +31,22 @@ pub struct State {
     pub epoch: u64,
     /// The positions below this one have been delivered, by all ranks together.
     pub position: u64,
-    /// Positions that stay empty, because their rows could not be read.
+    /// Positions that stay empty because their rows could not be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holes: Vec<Hole>,
 }
 
-/// Rows that could not be read: some of a span's.
+/// Rows of a span that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hole {
-    /// The span, counted over the dataset's; of rows that are not shuffled the row group, counted over those with kept rows.
+    /// The span, counted over the dataset; for unshuffled rows the row group, counted over those with kept rows.
     pub span: u32,
-    /// The first of its kept rows that is missing, from 0; of rows that are drawn, the first draw, in the order of their rows.
+    /// The first of its missing kept rows, from 0; for drawn rows, the first draw, in the order of their rows.
     pub start: u32,
-    /// The one behind the last.
+    /// The row or draw after the last.
     pub end: u32,
-    /// The object that holds them.
+    /// The object that contains them.
     pub object: String,
     /// The row group within the object, from 0.
     pub row_group: usize,
@@ -58,7 +58,7 @@ pub struct Hole {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum OrderState {
-    /// As in the dataset.
+    /// In dataset order.
     #[serde(deserialize_with = "no_settings")]
     Sequential,
     /// Shuffled.
@@ -69,7 +69,7 @@ pub enum OrderState {
         num_lanes: u32,
         /// The width of a lane's window in kept rows.
         window_rows: u64,
-        /// What the two were derived from.
+        /// The value that the two were derived from.
         shuffle_bytes: u64,
     },
 }
@@ -85,7 +85,7 @@ impl State {
     ///
     /// # Errors
     ///
-    /// Text that is no state, has fields unknown to this release, or is of another version; says which.
+    /// For text that is not a state, has fields unknown to this release, or is of another version; says which.
     pub fn from_json(text: &str) -> Result<Self, String> {
         /// The one field that every version has.
         #[derive(Deserialize)]
@@ -101,8 +101,8 @@ impl State {
         serde_json::from_str(text).map_err(reason)
     }
 
-    /// Returns what keeps this state from going on where `expected` stands, one line per difference; empty
-    /// when only the epoch, the position and the worker differ.
+    /// Returns what prevents this state from continuing at `expected`, one line per difference; empty if only the
+    /// epoch, the position and the worker differ.
     pub fn differences(&self, expected: &Self) -> Vec<String> {
         let mut found = Vec::new();
         if self.version != expected.version {
@@ -111,10 +111,10 @@ impl State {
         if let (Some(expected), Some(got)) = (&expected.commit, &self.commit)
             && expected != got
         {
-            found.push(format!("commit: expected `{expected}`, got `{got}`; open that one by `revision=\"{got}\"`"));
+            found.push(format!("commit: expected `{expected}`, got `{got}`; open that one with `revision=\"{got}\"`"));
         } else if self.fingerprint != expected.fingerprint {
             let found_other = difference("fingerprint", &expected.fingerprint, &self.fingerprint);
-            found.push(format!("{found_other} (the files are others: their names, sizes or versions)"));
+            found.push(format!("{found_other} (the files differ in name, size or version)"));
         }
         if self.query != expected.query {
             let (ours, theirs) = (shown(&expected.query, &self.query), shown(&self.query, &expected.query));
@@ -132,7 +132,7 @@ impl State {
     }
 }
 
-/// Refuses unknown fields of a variant without any, which serde alone would let pass.
+/// Refuses unknown fields of a variant without fields, which serde alone would accept.
 fn no_settings<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -141,8 +141,8 @@ fn no_settings<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), 
     NoSettings::deserialize(deserializer).map(|NoSettings {}| ())
 }
 
-/// Returns the conditions of a query as they are shown: of one that is long, as a list of a hundred thousand numbers is, what
-/// begins shortly before it differs from that in its place in `other`.
+/// Returns the conditions of a query for display: of a long one, such as a list of a hundred thousand numbers, only
+/// from shortly before it differs from its counterpart in `other`.
 fn shown(query: &[String], other: &[String]) -> Vec<String> {
     const SHOWN: usize = 200;
     const BEFORE: usize = 40;
@@ -166,7 +166,7 @@ fn difference(name: &str, expected: impl Display, got: impl Display) -> String {
 }
 
 impl OrderState {
-    /// Returns the kind, as written.
+    /// Returns the kind, as serialized.
     fn kind(&self) -> &'static str {
         match self {
             Self::Sequential => "sequential",
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Why a text is refused, or what it was taken for.
+    /// Returns why a text is refused, or what it was taken for.
     fn refusal(json: &str) -> String {
         State::from_json(json).map_or_else(|reason| reason, |state| format!("{state:?}"))
     }
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(
             got.differences(&shuffled()),
             [
-                "fingerprint: expected `5f3a`, got `77` (the files are others: their names, sizes or versions)",
+                "fingerprint: expected `5f3a`, got `77` (the files differ in name, size or version)",
                 "query: expected [\"lang = 'de'\"], got []",
                 "seed: expected `18446744073709551615`, got `1`",
                 "num_lanes: expected `192`, got `24`",
@@ -307,9 +307,9 @@ mod tests {
         assert_eq!(State::from_json(&json), Ok(at("0a1b", "77")));
         assert_eq!(
             at("0a1b", "77").differences(&at("2c3d", "5f3a")),
-            ["commit: expected `2c3d`, got `0a1b`; open that one by `revision=\"0a1b\"`"]
+            ["commit: expected `2c3d`, got `0a1b`; open that one with `revision=\"0a1b\"`"]
         );
-        // Of the same commit, other files of it.
+        // The same commit, but other files of it.
         let [found] = &at("0a1b", "77").differences(&at("0a1b", "5f3a"))[..] else { panic!("of one thing") };
         assert!(found.starts_with("fingerprint: expected `5f3a`, got `77` ("), "{found}");
     }

@@ -1,8 +1,8 @@
 //! Draws the rows of an epoch with replacement, each in proportion to its weight.
 //!
-//! Draw k of an epoch is the first row at which the running sum of the weights exceeds `u(k)` times the whole, u from
-//! [`seed`](super::seed). Sorted by row, the draws take the place of the kept rows: spans have as many rows as
-//! were drawn of them, and everything that the order contract says of kept rows holds for draws.
+//! Draw k of an epoch is the first row at which the cumulative weight exceeds `u(k)` times the total, with u from
+//! [`seed`](super::seed). Sorted by row, the draws take the place of the kept rows: spans have as many rows as were
+//! drawn from them, and everything that the order contract says about kept rows holds for draws.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,22 +13,23 @@ use super::seed::{Key, Purpose, STEP};
 use super::{EpochPlan, Order, Piece, PieceId, Span};
 use crate::config;
 
-/// Bytes of a hash that tell one list of weights from another.
+/// Bytes of a hash that identifies a list of weights.
 const DIGEST_BYTES: usize = 16;
 
-/// Sums below this are multiplied by [`ENLARGED`]: of a part of them a double keeps fewer digits than a draw has.
+/// Sums below this are multiplied by [`ENLARGED`]: a double would keep fewer digits of a fraction of them than a draw
+/// has.
 const LEAST_SUM: f64 = f64::MIN_POSITIVE / STEP;
 
 /// A power of two, so that only exponents change.
 const ENLARGED: f64 = f64::from_bits((1023 + 1000) << 52);
 
-/// Of a draw, while an epoch is drawn: its number, and its row.
+/// For each draw, while an epoch is drawn: its number, and its row.
 const BYTES_OF_DRAW: u64 = 12;
 
-/// What kept rows weigh, in dataset order, and how many are drawn in an epoch.
+/// The weights of kept rows, in dataset order, and the number of draws in an epoch.
 #[derive(Debug)]
 pub struct Weights {
-    /// The weights up to each row, its own included.
+    /// The cumulative weight of each row, including its own.
     sums: Vec<f64>,
     num_draws: u32,
     digest: [u8; DIGEST_BYTES],
@@ -43,11 +44,12 @@ impl PartialEq for Weights {
 impl Eq for Weights {}
 
 impl Weights {
-    /// Adds the weights up.
+    /// Adds up the weights.
     ///
     /// # Errors
     ///
-    /// Says which weight is none: below 0, not finite; or that there is nothing to draw from, or too much to draw.
+    /// Says which weight is invalid: negative, or not finite; or that there is nothing to draw from, or too much to
+    /// draw.
     pub fn try_new(weights: impl IntoIterator<Item = f64>, num_draws: u32) -> Result<Self, String> {
         let needed = u64::from(num_draws) * BYTES_OF_DRAW;
         if needed > config::largest_read_bytes() {
@@ -59,14 +61,17 @@ impl Weights {
         let (mut sum, mut sums, mut hash) = (0.0, Vec::new(), Sha256::new());
         for (weight, row) in weights.into_iter().zip(0_u64..) {
             if !(weight.is_finite() && weight >= 0.0) {
-                return Err(format!("row {row} weighs {weight}; expected a number from 0 on"));
+                return Err(format!("row {row} has the weight {weight}; expected a number of 0 or more"));
             }
             sum += weight;
             sums.push(sum);
             hash.update(weight.to_bits().to_le_bytes());
         }
         if !(sum.is_finite() && sum > 0.0) {
-            return Err(format!("all {} rows together weigh {sum}; expected a finite number above 0", sums.len()));
+            return Err(format!(
+                "all {} rows have weights that add up to {sum}; expected a finite number above 0",
+                sums.len()
+            ));
         }
         if sum < LEAST_SUM {
             sums.iter_mut().for_each(|sum| *sum *= ENLARGED);
@@ -76,17 +81,17 @@ impl Weights {
         Ok(Self { sums, num_draws, digest })
     }
 
-    /// Returns how many rows have a weight.
+    /// Returns the number of rows with a weight.
     pub fn num_rows(&self) -> u64 {
         self.sums.len() as u64
     }
 
-    /// Returns how many rows are drawn in an epoch.
+    /// Returns the number of draws in an epoch.
     pub fn num_draws(&self) -> u32 {
         self.num_draws
     }
 
-    /// Says in a state what is drawn.
+    /// Describes the weights for a state.
     pub fn describe(&self) -> String {
         let digest: String = self.digest.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{} rows drawn by weights {digest}", self.num_draws)
@@ -98,7 +103,7 @@ impl Weights {
         self.digest.into_iter().chain(self.num_draws.to_le_bytes()).chain(sums).collect()
     }
 
-    /// Returns what [`Self::to_bytes`] took apart; `None` where that is not it.
+    /// Restores what [`Self::to_bytes`] wrote; `None` for other bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (&digest, rest) = bytes.split_first_chunk::<DIGEST_BYTES>()?;
         let (&num_draws, rest) = rest.split_first_chunk::<4>()?;
@@ -112,10 +117,10 @@ impl Weights {
     fn draw(&self, seed: u64, epoch: u64) -> impl Iterator<Item = u64> {
         let mut draws = Key::new(seed, epoch, Purpose::Draws).draws(0);
         let mut drawn: Vec<u64> = (0..self.num_draws).map(|_| draws.next_bits()).collect();
-        // Uniforms in order are rows in order, so one pass finds them all.
+        // Ascending uniforms are ascending rows, so one pass finds them all.
         drawn.sort_unstable();
         let total = self.sums.last().copied().unwrap_or(0.0);
-        // What rounds up to the whole is the last row with a weight.
+        // A product that rounds up to the total belongs to the last row with a weight.
         let last = self.sums.partition_point(|&sum| sum < total);
         let mut row = 0;
         drawn.into_iter().map(move |bits| {
@@ -128,7 +133,7 @@ impl Weights {
     }
 }
 
-/// The kept rows that were drawn of each span, repeated as often as they were.
+/// The kept rows that were drawn from each span, repeated accordingly.
 #[derive(Debug)]
 pub(super) struct Drawn {
     rows: Vec<u32>,
@@ -144,9 +149,10 @@ impl Drawn {
 }
 
 impl EpochPlan {
-    /// Plans an epoch of the rows that `weights` draw of the kept ones, over spans in dataset order.
+    /// Plans an epoch of the kept rows that `weights` draw, over spans in dataset order.
     ///
-    /// Costs a sort of the draws and a pass over the weights; holds 4 bytes per draw beside what [`new`](Self::new) holds.
+    /// Costs a sort of the draws and a pass over the weights; holds 4 bytes per draw in addition to what
+    /// [`new`](Self::new) holds.
     pub fn drawn(spans: &[Span], order: Order, epoch: u64, weights: &Weights) -> Self {
         let seed = if let Order::Shuffled { seed, .. } = order { seed } else { 0 };
         let mut drawn = Drawn { rows: Vec::with_capacity(weights.num_draws as usize), starts: vec![0] };
@@ -166,12 +172,12 @@ impl EpochPlan {
         Self::of_rows(counted.into(), order, epoch, Some(drawn))
     }
 
-    /// Returns whether rows were drawn, so that a row of a span may stand for any kept one, and several for one.
+    /// Returns whether rows were drawn, so that a row of a span may be any kept one, and several may be the same.
     pub fn is_drawn(&self) -> bool {
         self.inner.drawn.is_some()
     }
 
-    /// Returns the kept row of a span that its row `number` is.
+    /// Returns the kept row that row `number` of a span is.
     pub fn kept_row(&self, span: u32, number: u32) -> u32 {
         match &self.inner.drawn {
             None => number,
@@ -179,7 +185,7 @@ impl EpochPlan {
         }
     }
 
-    /// Returns a piece with the kept rows of its span from the first to the last that it has.
+    /// Returns a piece with the kept rows of its span from the first to the last drawn one.
     pub fn kept_piece(&self, id: PieceId) -> Piece {
         let piece = self.piece(id);
         let Some(drawn) = &self.inner.drawn else { return piece };
@@ -188,7 +194,7 @@ impl EpochPlan {
         Piece { id, kept }
     }
 
-    /// Returns the numbers, among the rows of its span, of a piece's rows that are some kept ones.
+    /// Returns the numbers, among the rows of its span, of a piece's rows that are in `kept`.
     pub fn numbers(&self, id: PieceId, kept: &Range<u32>) -> Range<u32> {
         let Some(drawn) = &self.inner.drawn else { return kept.clone() };
         let piece = self.piece(id).kept;
@@ -197,7 +203,7 @@ impl EpochPlan {
         number(kept.start)..number(kept.end)
     }
 
-    /// Returns which of some kept rows of a piece's span were drawn, counted from the first of them; `None` where all are
+    /// Returns which of some kept rows of a piece's span were drawn, counted from the first of them; `None` if all are
     /// read anyway.
     pub fn drawn_rows(&self, id: PieceId, kept: &Range<u32>) -> Option<Arc<[u32]>> {
         let drawn = self.inner.drawn.as_ref()?.of_span(id.span);
@@ -219,7 +225,7 @@ mod tests {
         lens.iter().map(|&num_kept| Span { row_group: 0, start: 0, end: num_kept, num_kept }).collect()
     }
 
-    /// Draws as the module says, one by one.
+    /// Draws rows one by one, as defined above.
     fn slow(weights: &[f64], num_draws: u32, seed: u64, epoch: u64) -> Vec<u64> {
         let total: f64 = weights.iter().sum();
         let mut draws = Key::new(seed, epoch, Purpose::Draws).draws(0);
@@ -274,7 +280,7 @@ mod tests {
             }
             delivered.sort_unstable();
             prop_assert_eq!(delivered, slow(&weights, num_draws, seed, epoch));
-            // Every piece that rows came of ends, and once.
+            // Every piece with rows ends exactly once.
             let mut pieces: Vec<PieceId> = rows.iter().map(|row| row.piece).collect();
             pieces.sort_unstable();
             pieces.dedup();
@@ -330,12 +336,12 @@ mod tests {
     #[test]
     fn what_is_no_weight_is_named() {
         for (weights, says) in [
-            (vec![1.0, -2.0], "row 1 weighs -2"),
-            (vec![f64::NAN], "row 0 weighs NaN"),
-            (vec![f64::INFINITY], "row 0 weighs inf"),
-            (vec![0.0, 0.0], "all 2 rows together weigh 0"),
-            (vec![f64::MAX, f64::MAX], "all 2 rows together weigh inf"),
-            (vec![], "all 0 rows together"),
+            (vec![1.0, -2.0], "row 1 has the weight -2"),
+            (vec![f64::NAN], "row 0 has the weight NaN"),
+            (vec![f64::INFINITY], "row 0 has the weight inf"),
+            (vec![0.0, 0.0], "all 2 rows have weights that add up to 0"),
+            (vec![f64::MAX, f64::MAX], "all 2 rows have weights that add up to inf"),
+            (vec![], "all 0 rows have weights"),
         ] {
             let refused = Weights::try_new(weights, 1).unwrap_err();
             assert!(refused.contains(says), "{refused}");

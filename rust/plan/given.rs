@@ -1,4 +1,4 @@
-//! Plans an epoch whose order was given, row by row.
+//! Plans an epoch with an explicitly given order.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use super::permuted::{Permutation, SpanRow};
 use super::{Arrangement, EpochPlan, Inner, Span, starts};
 
 impl EpochPlan {
-    /// Plans an epoch over spans in dataset order, at whose position `p` the kept row number `rows[p]` stands: kept rows
-    /// are counted in dataset order, over all spans. Rows may be left out.
+    /// Plans an epoch over spans in dataset order that has kept row number `rows[p]` at position `p`: kept rows are
+    /// counted in dataset order, over all spans. Rows may be left out.
     ///
     /// Costs a search among the spans for each row; holds 8 bytes per row and 8 per span.
     ///
     /// # Errors
     ///
-    /// A row beyond the last, and a row given twice; says which.
+    /// For a row out of range, and a row given twice; says which.
     pub fn in_order(spans: Arc<[Span]>, rows: &[u64]) -> Result<Self, String> {
         let starts = starts(&spans);
         let num_kept = starts.last().copied().unwrap_or(0);
@@ -38,12 +38,12 @@ impl EpochPlan {
 struct Given {
     /// One bit for each kept row.
     seen: Vec<u64>,
-    /// The span of the last row found: the next one is often in it, too.
+    /// The span of the last row found: the next one is often in the same.
     span: usize,
 }
 
 impl Given {
-    /// Notes a row; returns whether it was noted before.
+    /// Marks a row; returns whether it was marked before.
     fn note(&mut self, number: u64) -> bool {
         let Some(word) = usize::try_from(number / 64).ok().and_then(|word| self.seen.get_mut(word)) else {
             return true;
@@ -54,7 +54,7 @@ impl Given {
         is_noted
     }
 
-    /// Returns the span that holds a row, and its number there.
+    /// Returns the span of a row, and its number there.
     fn find(&mut self, starts: &[u64], number: u64) -> SpanRow {
         if !(starts[self.span]..starts[self.span + 1]).contains(&number) {
             self.span = starts.partition_point(|start| *start <= number) - 1;

@@ -1,8 +1,8 @@
 //! Deals spans into lanes: the streams of equal length that an epoch consists of.
 //!
-//! The spans, permuted by seed and epoch, are laid end to end and the rows cut into consecutive lanes,
-//! the first of them one row longer where the rows do not divide. A span that a cut divides is shared by
-//! two lanes, or by more if it is longer than a lane. What a lane holds of a span is a *piece*.
+//! The spans, permuted by seed and epoch, are laid end to end and the rows cut into consecutive lanes, the first of
+//! them one row longer if the rows do not divide evenly. A span that contains a cut is shared by two lanes, or by more
+//! if it is longer than a lane. The part of a span in one lane is a *piece*.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(super) struct Deal {
     order: Vec<u32>,
     /// The turn of each span: the inverse of `order`.
     turns: Vec<u32>,
-    /// The rows dealt before each turn, and at the end all of them.
+    /// The rows dealt before each turn, and finally all of them.
     starts: Vec<u64>,
     num_lanes: u64,
     window_rows: u64,
@@ -58,7 +58,7 @@ impl Deal {
         start(lane)..start(lane.saturating_add(1))
     }
 
-    /// Returns the kept rows of a span that a lane holds; an empty range where it holds none.
+    /// Returns the kept rows of a span in a lane; empty if there are none.
     pub(super) fn piece(&self, id: PieceId) -> Range<u32> {
         let lane = self.lane(u64::from(id.lane));
         let Some(&turn) = self.turns.get(id.span as usize) else { return 0..0 };
@@ -67,7 +67,7 @@ impl Deal {
         within(lane.start)..within(lane.end)
     }
 
-    /// Returns the keys by which some kept rows of a span leave the lane that holds them.
+    /// Returns the keys by which some kept rows of a span leave their lane.
     pub(super) fn keys(&self, id: PieceId, kept: Range<u32>) -> impl Iterator<Item = f64> {
         let turn = self.turns.get(id.span as usize).map_or(0, |&turn| turn as usize);
         let dealt = self.starts[turn] + u64::from(kept.start);
@@ -78,13 +78,13 @@ impl Deal {
         (first..).zip(kept).map(move |(row, _)| window::key(row, draws.next_uniform(), window_rows))
     }
 
-    /// Returns how many rows of a lane wait for their places, at most, if it is to be about `most_rows`.
+    /// Returns the maximum number of a lane's rows that wait for their places, if it should be about `most_rows`.
     pub(super) fn num_waiting(&self, most_rows: u64) -> u64 {
         let longest = self.lane(0);
         window::num_waiting(self.window_rows, longest.end - longest.start, most_rows)
     }
 
-    /// Prepares to walk a lane, of which about `most_rows` may wait for their places.
+    /// Prepares to walk a lane, in which about `most_rows` may wait for their places.
     pub(super) fn walk(&self, lane: u64, most_rows: u64) -> LaneWalk {
         let rows = self.lane(lane);
         let num_rows = rows.end - rows.start;
@@ -112,7 +112,7 @@ fn permute(len: usize, key: &Key) -> Vec<u32> {
     keyed.into_iter().map(|value| unkeyed(value).0).collect()
 }
 
-/// Packs a number drawn and what it was drawn for, so that one comparison of integers sorts them.
+/// Packs a drawn number and what it was drawn for, so that one integer comparison sorts them.
 pub(super) fn keyed(bits: u64, high: u32, low: u32) -> u128 {
     u128::from(bits) << 64 | u128::from(high) << 32 | u128::from(low)
 }
@@ -131,9 +131,9 @@ pub(super) struct LaneWalk {
 }
 
 impl LaneWalk {
-    /// Returns the row at a place, and adds the pieces that are finished by it. Places must rise.
+    /// Returns the row at a place, and adds the pieces finished by it. Places must ascend.
     ///
-    /// Rows passed over count as gone. A place further off than a window is reached by drawing anew.
+    /// Skipped rows count as gone. A place more than a window ahead is reached by drawing anew.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -152,7 +152,7 @@ impl LaneWalk {
 
     fn move_to(&mut self, deal: &Deal, place: u64, sort: &mut SpreadSort<u64>, finished: &mut Vec<PieceId>) {
         let first = self.window.first_row_at(place).min(self.pieces.num_rows);
-        // No caller goes back; one who did would get the right rows and unreliable ends of pieces.
+        // No caller goes back; doing so would yield the right rows but unreliable ends of pieces.
         if first > self.window.undrawn() || place < self.window.place() {
             self.window.restart(first);
             self.pieces.restart(deal, first, finished);
@@ -165,7 +165,7 @@ impl LaneWalk {
     }
 }
 
-/// The pieces of a lane from the first that has rows left to the furthest that a row has left from.
+/// The pieces of a lane, from the first with remaining rows to the furthest that a row has left.
 ///
 /// Rows are counted from the start of the lane.
 #[derive(Clone, Debug)]
@@ -191,7 +191,7 @@ struct Open {
 }
 
 impl Pieces {
-    /// Opens pieces up to the one that holds `row`.
+    /// Opens pieces up to the one that contains `row`.
     #[inline]
     fn cover(&mut self, deal: &Deal, row: u64) {
         while self.covered <= row {
@@ -204,7 +204,7 @@ impl Pieces {
         }
     }
 
-    /// Notes that a row of an open piece has left, and returns it. Closes the pieces this empties.
+    /// Records that a row of an open piece has left, and returns it. Closes pieces that become empty.
     #[inline]
     fn leave(&mut self, row: u64, is_taken: bool, finished: &mut Vec<PieceId>) -> Option<RowRef> {
         let index = self.open.partition_point(|piece| piece.rows.end <= row);
@@ -225,7 +225,7 @@ impl Pieces {
         Some(RowRef { piece: id, row })
     }
 
-    /// Lets all rows before `first` leave. None from it on must have left.
+    /// Marks all rows before `first` as having left. None from it on may have left.
     fn restart(&mut self, deal: &Deal, first: u64, finished: &mut Vec<PieceId>) {
         let turn = deal.turn_of(self.origin + first);
         let mut is_touched = false;
@@ -239,7 +239,7 @@ impl Pieces {
             }
         }
         self.turn = turn;
-        // The piece that `first` is in begins at the lane's start if a cut divides its span.
+        // The piece with `first` begins at the lane's start if a cut divides its span.
         self.covered = deal.starts.get(turn).map_or(0, |start| start.saturating_sub(self.origin));
         self.cover(deal, first);
         if let Some(piece) = self.open.front_mut() {

@@ -1,6 +1,6 @@
-//! Says in which order the rows of a piece leave it, for who stores them in that order.
+//! Computes the order in which the rows of a piece leave it, for storing them in that order.
 //!
-//! No promise hangs on it: rows that are stored in any other order are only further from each other.
+//! No guarantee depends on it: rows stored in any other order are only further apart.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use super::{Arrangement, EpochPlan, PieceId, REPEAT_LANE};
 #[derive(Debug)]
 pub struct Leaving {
     plan: EpochPlan,
-    /// Of an order that was given: the rows of each span, span after span, as they leave.
+    /// For a given order: the rows of each span, span after span, in the order in which they leave.
     rows: Vec<u32>,
     /// Where those of each span begin, and the last ones end.
     starts: Vec<usize>,
 }
 
 impl Leaving {
-    /// Prepares the orders of a plan. Of one whose order was given this is a pass over the rows, and 4 bytes of each.
+    /// Prepares the orders of a plan. For a given order, this is a pass over the rows, and holds 4 bytes per row.
     pub fn new(plan: &EpochPlan) -> Self {
         let mut leaving = Self { plan: plan.clone(), rows: Vec::new(), starts: Vec::new() };
         let Arrangement::Permuted(permutation) = &plan.inner.arrangement else { return leaving };
@@ -39,8 +39,8 @@ impl Leaving {
         leaving
     }
 
-    /// Returns kept rows of a piece's span in the order in which they leave, counted from the first of them; `None`
-    /// where they leave as they stand.
+    /// Returns kept rows of a piece's span in the order in which they leave, counted from the first of them; `None` if
+    /// that is their own order.
     pub fn order(&self, id: PieceId, kept: Range<u32>) -> Option<Vec<u32>> {
         match &self.plan.inner.arrangement {
             _ if id.lane == REPEAT_LANE || self.plan.is_drawn() => None,
@@ -58,7 +58,7 @@ impl Leaving {
     }
 }
 
-/// Returns those of the rows that are in a range, counted from its start, and then the others in it.
+/// Returns the rows that are in a range, counted from its start, followed by the others in it.
 fn of_range(leaving: &[u32], kept: &Range<u32>) -> Vec<u32> {
     let mut order = Vec::with_capacity(kept.len());
     order.extend(leaving.iter().filter(|row| kept.contains(row)).map(|row| row - kept.start));
@@ -70,7 +70,7 @@ fn of_range(leaving: &[u32], kept: &Range<u32>) -> Vec<u32> {
     order
 }
 
-/// Returns the places of keys, sorted by these as far as there are bits for them, equal ones by place.
+/// Returns indices sorted by key, as far as there are bits for the keys, equal ones by index.
 fn by_key(keys: impl Iterator<Item = f64>) -> Vec<u32> {
     let keys: Vec<f64> = keys.collect();
     let (lowest, highest) = keys.iter().fold((f64::MAX, f64::MIN), |(low, high), &key| (low.min(key), high.max(key)));
@@ -103,7 +103,7 @@ mod tests {
         EpochPlan::new(spans.collect::<Vec<_>>().into(), order, 3)
     }
 
-    /// Returns the rows of each piece as a walk delivers them, counted from the piece's first.
+    /// Returns the rows of each piece in the order of a walk, counted from the piece's first.
     fn walked(plan: &EpochPlan) -> Vec<(PieceId, Vec<u32>)> {
         let mut refs = Vec::new();
         let num_rows = usize::try_from(plan.num_rows()).unwrap();

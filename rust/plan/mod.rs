@@ -1,8 +1,8 @@
-//! Decides the order of an epoch: which row stands at which position, and who reads it when.
+//! Decides the order of an epoch: which row is at which position, and who reads it when.
 //!
-//! A plan is a pure function of the kept rows per span, the seed, the epoch and two settings. It does no
-//! IO, reads no clock and knows neither ranks nor workers, so what training relies on is tested without
-//! a network. `docs/order.md` is the contract; `tests/golden/` holds orders that must never change.
+//! A plan is a pure function of the kept rows per span, the seed, the epoch and two settings. It does no IO, reads no
+//! clock and knows neither ranks nor workers, so what training relies on is tested without a network. `docs/order.md`
+//! is the contract; `tests/golden/` has orders that must never change.
 //!
 //! ```text
 //!  row groups   ▐████████▌▐████████▌ ...      cut at page boundaries            span
@@ -14,8 +14,8 @@
 //!  ranks        r, r+N, r+2N, … in batches of b                                 share
 //! ```
 //!
-//! Random numbers come from [`seed`]; where an epoch has got to is in [`cursor`]; how many lanes there
-//! are and how wide their windows is in [`resolve`].
+//! Random numbers come from [`seed`]; an epoch's position is represented by [`cursor`]; the number of lanes and the
+//! width of their windows are chosen by [`resolve`].
 
 pub mod cursor;
 mod drawn;
@@ -58,9 +58,9 @@ pub const REPEAT_LANE: u32 = u32::MAX;
 /// How the rows of an epoch are ordered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As in the dataset.
+    /// In dataset order.
     Sequential,
-    /// Shuffled, anew in every epoch.
+    /// Shuffled, differently in every epoch.
     Shuffled {
         /// Chooses the order, together with the epoch.
         seed: u64,
@@ -71,12 +71,12 @@ pub enum Order {
     },
 }
 
-/// Names a unit of reading: the part of one span that one lane holds, or a whole span where there are no lanes.
+/// Identifies a unit of reading: the part of one span in one lane, or a whole span if there are no lanes.
 ///
 /// It is fetched once, when the first of its rows is due, and dropped when it is finished.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PieceId {
-    /// The lane; 0 where there are none, [`REPEAT_LANE`] for padding.
+    /// The lane; 0 if there are none, [`REPEAT_LANE`] for padding.
     pub lane: u32,
     /// The span's index in the list that the plan was made from.
     pub span: u32,
@@ -85,9 +85,9 @@ pub struct PieceId {
 /// A unit of reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Its name.
+    /// Its identifier.
     pub id: PieceId,
-    /// The rows it holds, as numbers of the span's kept rows.
+    /// Its rows, as numbers of the span's kept rows.
     pub kept: Range<u32>,
 }
 
@@ -96,7 +96,7 @@ pub struct Piece {
 pub struct RowRef {
     /// The piece.
     pub piece: PieceId,
-    /// The number of the row among the piece's rows: 0 is its first kept row.
+    /// The row's number within the piece: 0 is its first kept row.
     pub row: u32,
 }
 
@@ -105,7 +105,7 @@ pub struct RowRef {
 pub struct RowRun {
     /// The piece.
     pub piece: PieceId,
-    /// The numbers of the rows among the piece's rows.
+    /// The rows' numbers within the piece.
     pub rows: Range<u32>,
 }
 
@@ -120,16 +120,16 @@ struct Inner {
     spans: Arc<[Span]>,
     num_rows: u64,
     arrangement: Arrangement,
-    /// What the rows of the spans are, where they were drawn.
+    /// The rows of the spans, if they were drawn.
     drawn: Option<Drawn>,
 }
 
 /// The three ways to arrange an epoch.
 #[derive(Debug)]
 enum Arrangement {
-    /// Spans in dataset order, by the rows before each, and at the end all rows.
+    /// Spans in dataset order, given the number of rows before each, and finally all rows.
     Sequential { starts: Vec<u64> },
-    /// Rows in any order: all of them permuted, for an epoch that the windows can hold, or as they were given.
+    /// Rows in any order: a permutation of all, for an epoch that the windows can hold, or a given order.
     Permuted(Permutation),
     /// Spans dealt into lanes.
     Lanes(Deal),
@@ -138,8 +138,8 @@ enum Arrangement {
 impl EpochPlan {
     /// Plans an epoch over spans in dataset order: fewer than 2³², each with at least one kept row.
     ///
-    /// Costs a sort of the spans, or a pass over the numbers of all rows where the epoch is small enough to be permuted as a whole.
-    /// Holds 16 bytes per span beside the spans, up to 24 of a permutation.
+    /// Costs a sort of the spans, or a pass over the numbers of all rows if the epoch is small enough to be permuted as
+    /// a whole. Holds 16 bytes per span in addition to the spans, up to 24 for a permutation.
     pub fn new(spans: Arc<[Span]>, order: Order, epoch: u64) -> Self {
         Self::of_rows(spans, order, epoch, None)
     }
@@ -170,7 +170,7 @@ impl EpochPlan {
         &self.inner.spans
     }
 
-    /// Returns whether rows come in the order of the dataset.
+    /// Returns whether rows come in dataset order.
     pub fn is_sequential(&self) -> bool {
         matches!(self.inner.arrangement, Arrangement::Sequential { .. })
     }
@@ -190,14 +190,14 @@ impl EpochPlan {
         Piece { id, kept }
     }
 
-    /// Begins to walk the positions from `from` on. The first rows cost a window of draws in each lane.
+    /// Starts to walk the positions from `from` on. The first rows cost a window of draws in each lane.
     pub fn walk(&self, from: u64) -> Walk {
         self.walk_within(from, 1, u64::MAX)
     }
 
-    /// As [`walk`](Self::walk), for every `step`th position, with so many bytes for rows that were drawn: 8 bytes each. In less
-    /// than all of them take, they are drawn more than once: those of a permutation, or those around the next of each lane, of
-    /// which a thirty-second is kept in any case.
+    /// Like [`walk`](Self::walk), for every `step`th position, within this many bytes for drawn rows, of 8 bytes each.
+    /// If they do not all fit, rows are drawn more than once: those of a permutation, or those around the next row of
+    /// each lane, of which at least a thirty-second is kept.
     pub fn walk_within(&self, from: u64, step: u64, most_bytes: u64) -> Walk {
         Walk::new(self.clone(), from, step, most_bytes)
     }
@@ -205,15 +205,15 @@ impl EpochPlan {
     /// Returns the row at one position, at the cost of a window of draws; `None` beyond the end.
     pub fn locate(&self, position: u64) -> Option<RowRef> {
         let mut rows = Vec::with_capacity(1);
-        // Of a permutation one bucket is enough.
+        // For a permutation, one bucket is enough.
         let most_bytes = if self.is_permuted() { 0 } else { u64::MAX };
         self.walk_within(position, 1, most_bytes).visit(position, 1, 1, &mut rows, &mut Vec::new());
         rows.pop()
     }
 
-    /// Returns the row at one position as a row of a piece of its own, the whole span in [`REPEAT_LANE`].
+    /// Returns the row at one position as a row of a piece of its own: the whole span, in [`REPEAT_LANE`].
     ///
-    /// A row that is delivered twice is not where the walk expects it, so its reading is kept apart.
+    /// A repeated row is not where the walk expects it, so it is read separately.
     pub fn repeat(&self, position: u64) -> Option<RowRef> {
         let found = self.locate(position)?;
         let row = self.piece(found.piece).kept.start + found.row;
@@ -221,7 +221,7 @@ impl EpochPlan {
     }
 }
 
-/// Returns the rows before each span, and at the end all of them.
+/// Returns the rows before each span, and finally all of them.
 fn starts(spans: &[Span]) -> Vec<u64> {
     let mut starts = Vec::with_capacity(spans.len() + 1);
     let mut rows = 0;

@@ -1,9 +1,9 @@
-//! Walks a permutation of all rows: one that the seed draws, for an epoch that the windows can hold, or one that was given.
+//! Walks a permutation of all rows: drawn by the seed, for an epoch that the windows can hold, or given.
 //!
-//! Drawn rows leave sorted by (number drawn, place in the dataset). The numbers are uniform: those that begin with the same bits
-//! are so many rows, give or take a few, a bucket. A walk draws all numbers and keeps those of as many buckets as it has memory
-//! for, and does so again when it has passed these; a bucket is sorted when the walk comes to it. So the first row costs two
-//! passes over the numbers, and not a sort of all, and the plan holds nothing of each row.
+//! Drawn rows leave sorted by (number drawn, place in the dataset). The numbers are uniform: those that begin with the
+//! same bits form a bucket of nearly constant size. A walk draws all numbers and keeps those of as many buckets as it
+//! has memory for, and does so again when it has passed these; a bucket is sorted when the walk reaches it. So the
+//! first row costs two passes over the numbers rather than a sort of all, and the plan holds nothing per row.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::span::Span;
 use super::spread::{SpreadSort, bucket_of_bits};
 use super::{PieceId, RowRef, starts};
 
-/// Rows of a bucket, about: sorting them stays in the cache.
+/// Approximate rows of a bucket: sorting them stays in the cache.
 const BUCKET_ROWS: u64 = 1 << 14;
 
-/// Buckets at most: as many places in memory are written to in turn.
+/// Maximum number of buckets, as a power of two: that many places in memory are written to in turn.
 const MAX_BUCKET_BITS: u32 = 11;
 
 /// A kept row of a span.
@@ -30,7 +30,7 @@ pub(super) struct SpanRow {
 #[derive(Debug)]
 pub(super) struct Permutation {
     rows: Rows,
-    /// The first position of each bucket, and at the end all of them.
+    /// The first position of each bucket, and finally all of them.
     starts: Vec<u64>,
     /// The row of each span that leaves last.
     last_rows: Vec<u32>,
@@ -49,7 +49,7 @@ enum Rows {
 #[derive(Debug)]
 struct DrawnRows {
     key: Key,
-    /// The bits of a number behind those that all of its bucket have, and how many of them are kept at first.
+    /// The bits of a number beyond its bucket's common ones, and how many of them are kept at first.
     rest_bits: u32,
     kept_bits: u32,
     /// The bits of a place in the dataset.
@@ -63,7 +63,7 @@ impl Permutation {
         Self::drawn_with(spans, key, BUCKET_ROWS, NUMBER_BITS)
     }
 
-    /// As [`drawn`](Self::drawn), with buckets of so many rows, of whose numbers no more than so many bits are kept.
+    /// Like [`drawn`](Self::drawn), with the given rows per bucket, keeping at most this many bits of a number.
     fn drawn_with(spans: &[Span], key: &Key, bucket_rows: u64, most_bits: u32) -> Self {
         let index = SpanIndex::new(spans);
         let num_rows = index.num_rows();
@@ -81,7 +81,7 @@ impl Permutation {
             for row in 0..span.num_kept {
                 let number = draws.next_bits();
                 starts[drawn.bucket_of(number) + 1] += 1;
-                // Of equal numbers the latter row leaves last.
+                // Of equal numbers, the later row leaves last.
                 if number >= last_number {
                     (last_number, last_row) = (number, row);
                 }
@@ -95,7 +95,7 @@ impl Permutation {
         Self::ending_in(Rows::Drawn(drawn), starts, last_rows, &last_buckets)
     }
 
-    /// Takes rows in the order in which they are given; `num_spans` have rows at most.
+    /// Uses the given order of rows; at most `num_spans` spans have rows.
     pub(super) fn given(rows: Vec<SpanRow>, num_spans: usize) -> Self {
         let (mut last_rows, mut last_buckets) = (vec![0; num_spans], vec![None; num_spans]);
         let bucket_rows = usize::try_from(BUCKET_ROWS).unwrap_or(usize::MAX);
@@ -126,7 +126,7 @@ impl Permutation {
         Self { rows, starts, last_rows, endings, ending_starts }
     }
 
-    /// Returns the rows in the order in which they were given, if they were.
+    /// Returns the rows in the given order, if they were given.
     pub(super) fn as_given(&self) -> Option<&[SpanRow]> {
         if let Rows::Given(rows) = &self.rows { Some(rows) } else { None }
     }
@@ -139,13 +139,13 @@ impl Permutation {
         Some(kept.map(move |_| draws.next_bits()))
     }
 
-    /// Begins to walk, with so many bytes at most for what is drawn, or those of one bucket where it takes more.
+    /// Starts to walk, with at most this many bytes for drawn rows, or those of one bucket if it needs more.
     pub(super) fn walk(&self, most_bytes: u64) -> PermutedWalk {
         let most_rows = most_bytes / size_of::<u64>() as u64;
         PermutedWalk { is_touched: vec![false; self.last_rows.len()], most_rows, ..PermutedWalk::default() }
     }
 
-    /// Returns how many buckets, from one on, have so many rows at most, or the first alone.
+    /// Returns the buckets from `first` on that have at most this many rows, or the first alone.
     fn buckets_within(&self, first: usize, most_rows: u64) -> Range<usize> {
         let ends = &self.starts[first + 1..];
         first..first + ends.partition_point(|end| end - self.starts[first] <= most_rows).max(1)
@@ -166,7 +166,8 @@ impl DrawnRows {
         usize::try_from(number >> self.rest_bits).unwrap_or(usize::MAX)
     }
 
-    /// Draws the rows of some buckets, which begin at `starts`: of each row the bits of its number that are kept, and its place.
+    /// Draws the rows of some buckets, which begin at `starts`: for each row the kept bits of its number, and its
+    /// place.
     fn draw(&self, buckets: &Range<usize>, starts: &[u64]) -> Vec<u64> {
         let first = starts[buckets.start];
         let place_of = |start: &u64| usize::try_from(start - first).unwrap_or(usize::MAX);
@@ -183,13 +184,13 @@ impl DrawnRows {
         keyed
     }
 
-    /// Writes the rows of a bucket that was drawn to `rows`, in their order.
+    /// Writes the rows of a drawn bucket to `rows`, in order.
     fn sort(&self, drawn: &[u64], Sorting { keyed, sort }: &mut Sorting, rows: &mut Vec<SpanRow>) {
         keyed.clear();
         keyed.extend_from_slice(drawn);
         sort.sort(keyed, bucket_of_bits, u64::cmp);
         let place = |keyed: u64| keyed & ((1 << self.place_bits) - 1);
-        // Where the bits that were kept are the same, all of them decide.
+        // If the kept bits are equal, all of them decide.
         for equal in keyed.chunk_by_mut(|one, next| one >> self.place_bits == next >> self.place_bits) {
             if equal.len() > 1 {
                 let mut draws = self.key.draws(0);
@@ -208,9 +209,9 @@ fn number_at(draws: &mut Draws, place: u64) -> u64 {
 /// Finds the spans of rows.
 #[derive(Debug)]
 struct SpanIndex {
-    /// The rows before each span, and at the end all of them.
+    /// The rows before each span, and finally all of them.
     starts: Vec<u64>,
-    /// Of every 2 to the power of `bits` rows the span that holds the first, and behind them the last span.
+    /// For every 2 to the power of `bits` rows, the span of the first one, and finally the last span.
     firsts: Vec<u32>,
     bits: u32,
 }
@@ -236,7 +237,7 @@ impl SpanIndex {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// Returns the span that holds a row, and its number there.
+    /// Returns the span of a row, and its number there.
     fn find(&self, row: u64) -> SpanRow {
         let slot = usize::try_from(row >> self.bits).unwrap_or(usize::MAX);
         let (first, last) = (self.firsts[slot] as usize, self.firsts[slot + 1] as usize);
@@ -249,9 +250,9 @@ impl SpanIndex {
 /// A walk through a permutation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PermutedWalk {
-    /// By span: whether a row of it was returned.
+    /// For each span: whether any of its rows was returned.
     is_touched: Vec<bool>,
-    /// The bucket of the last position, if any was asked for.
+    /// The bucket of the last requested position, if any.
     bucket: Option<usize>,
     /// Its positions.
     positions: Range<u64>,
@@ -264,14 +265,14 @@ pub(super) struct PermutedWalk {
     sorting: Sorting,
 }
 
-/// Consecutive buckets, with what was drawn of their rows, one after the other. Clones share it.
+/// Consecutive buckets, with the drawn rows of each in sequence. Clones share it.
 #[derive(Clone, Debug, Default)]
 struct Stretch {
     buckets: Range<usize>,
     drawn: Arc<Vec<u64>>,
 }
 
-/// The room for sorting a bucket.
+/// Scratch memory for sorting a bucket.
 #[derive(Clone, Debug, Default)]
 struct Sorting {
     keyed: Vec<u64>,
@@ -279,7 +280,7 @@ struct Sorting {
 }
 
 impl PermutedWalk {
-    /// Returns the bytes that what is drawn takes at most.
+    /// Returns the maximum bytes of drawn rows.
     pub(super) fn memory_bytes(&self, of: &Permutation) -> u64 {
         let num_rows = of.starts.last().map_or(0, |num_rows| self.most_rows.min(*num_rows));
         if of.as_given().is_some() { 0 } else { num_rows * size_of::<u64>() as u64 }
@@ -300,7 +301,7 @@ impl PermutedWalk {
         RowRef { piece: PieceId { lane: 0, span }, row }
     }
 
-    /// Reports a span all of whose rows were passed, if one of them was returned.
+    /// Reports a span when all of its rows were passed, if any of them was returned.
     fn end(&self, span: u32, finished: &mut Vec<PieceId>) {
         if self.is_touched[span as usize] {
             finished.push(PieceId { lane: 0, span });
@@ -324,7 +325,7 @@ impl PermutedWalk {
             Rows::Given(rows) => self.rows.extend_from_slice(&rows[places(0)]),
             Rows::Drawn(drawn) => {
                 if !self.stretch.buckets.contains(&bucket) {
-                    // What was passed is given back before there is more.
+                    // Frees what was passed before there is more.
                     self.stretch = Stretch::default();
                     let buckets = of.buckets_within(bucket, self.most_rows);
                     self.stretch = Stretch { drawn: drawn.draw(&buckets, &of.starts).into(), buckets };

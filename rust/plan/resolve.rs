@@ -1,43 +1,42 @@
 //! Chooses how many lanes an epoch has and how wide their windows are.
 //!
-//! Both follow from the footers and `shuffle_bytes`, never from the memory of the machine or the
-//! number of ranks: they are part of the order. The simulation in `benches/plan.rs` gave the numbers
-//! here; `docs/order.md` holds its table.
+//! Both depend on the footers and `shuffle_bytes`, never on the machine's memory or the number of ranks: they are part
+//! of the order. The simulation in `benches/plan.rs` gave the numbers here; `docs/order.md` has its table.
 
 use super::span::Span;
 
 /// The default of `shuffle_bytes`: decoded bytes in the windows of all lanes together.
 pub const DEFAULT_SHUFFLE_BYTES: u64 = 1 << 30;
 
-/// The numbers of lanes to choose from. Every usual number of ranks divides 192, and each of the others
-/// is a divisor of those before it: with N lanes or a multiple of N, N ranks share no span but at cuts.
+/// The numbers of lanes to choose from. Every usual number of ranks divides 192, and each of the others divides those
+/// before it: with N lanes or a multiple of N, N ranks share no span except at cuts.
 pub const LANES: [u32; 8] = [192, 96, 48, 24, 12, 6, 3, 1];
 
-/// A window has room for at least this many spans. Below, the entropy of the order falls faster than the
-/// variance of its batches gains by more lanes.
+/// A window has room for at least this many spans. Below that, the entropy of the order falls faster than more lanes
+/// improve the variance of its batches.
 pub const MIN_SPANS_PER_WINDOW: u64 = 3;
 
 /// All windows together have room for at most this many spans: 6 in each of 192 lanes. Twice the memory would
 /// bring batches from 1.06 to 1.02 of a full shuffle's variance.
 pub const MAX_SPANS_IN_WINDOWS: u64 = 6 * 192;
 
-/// A row costs this much at least: its place in the window is kept beside its values.
+/// Minimum cost of a row: its place in the window is kept in addition to its values.
 pub const MIN_ROW_BYTES: u64 = 16;
 
 /// How an epoch is mixed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Mixing {
-    /// Lanes.
+    /// The number of lanes.
     pub num_lanes: u32,
     /// Kept rows per window.
     pub window_rows: u64,
 }
 
-/// Derives the lanes and the window from the mean span in kept rows ([`mean_span_rows`]), the decoded
-/// bytes of a row over all leaves, and the bytes to shuffle within.
+/// Derives the lanes and the window from the mean span in kept rows ([`mean_span_rows`]), the decoded bytes of a row
+/// over all leaves, and the bytes to shuffle within.
 ///
-/// Chooses the most lanes whose windows are still wide enough, such that
-/// `lanes · (window + span) · row ≤ shuffle_bytes`; one lane with what is left where no number fits.
+/// Chooses the most lanes whose windows are still wide enough, such that `lanes · (window + span) · row ≤
+/// shuffle_bytes`; a single lane with what is left if no number fits.
 pub fn resolve(span_rows: u64, row_bytes: u64, shuffle_bytes: u64) -> Mixing {
     let span_rows = span_rows.max(1);
     let budget_rows = shuffle_bytes / row_bytes.max(MIN_ROW_BYTES);

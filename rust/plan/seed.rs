@@ -1,17 +1,17 @@
 //! Draws random numbers by counter: any number of any sequence, without drawing those before it.
 //!
-//! An order that must be resumable at every position cannot hang on how often somebody has asked a
-//! generator before. Here a number is a function of `(seed, epoch, purpose, stream, x)`:
+//! An order that must be resumable at every position cannot depend on how often a generator was used before. Here, a
+//! number is a function of `(seed, epoch, purpose, stream, x)`:
 //!
 //! - key: SHA-256 of `"forebay"`, the seed and the epoch (each a `u64`, little-endian) and the purpose in ASCII
-//!   ([`Purpose`]). Only the last part varies in length, so no two inputs meet.
+//!   ([`Purpose`]). Only the last part varies in length, so no two inputs collide.
 //! - generator: ChaCha with 8 rounds and that key; a 64-bit block counter in words 12 and 13, and the
 //!   stream (a lane's number, else 0) in words 14 and 15, low words first.
 //! - number x: words `2x` (low half) and `2x + 1` (high half) of the key stream, as `v: u64`; the
 //!   uniform is `(v >> 11) · 2⁻⁵³`, in `[0, 1)`.
 //!
-//! `rand_chacha` promises these values for good, unlike `StdRng`. `tests/golden/order.py` computes them
-//! in plain Python, and the golden orders beside it fail when anything here changes.
+//! `rand_chacha` guarantees these values permanently, unlike `StdRng`. `tests/golden/order.py` computes them in plain
+//! Python, and the golden orders next to it fail if anything here changes.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -20,13 +20,13 @@ use sha2::{Digest, Sha256};
 /// Separates Forebay's keys from those of anything else that hashes a seed.
 const DOMAIN: &[u8] = b"forebay";
 
-/// The bits of a number drawn.
+/// The bits of a drawn number.
 pub(super) const NUMBER_BITS: u32 = 53;
 
 /// The step between neighbouring uniforms: 2⁻⁵³.
 pub(super) const STEP: f64 = 1.0 / 9_007_199_254_740_992.0;
 
-/// What random numbers are drawn for. Purposes share no numbers.
+/// The purpose of random numbers. Purposes share no numbers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// `"spans"`: the order in which spans are dealt into lanes.
@@ -41,7 +41,7 @@ pub enum Purpose {
     Split,
     /// `"draws"`: which rows an epoch is drawn from, with replacement.
     Draws,
-    /// `"image"`: how the images of a row are cut and mirrored; one stream per position.
+    /// `"image"`: how the images of a row are cropped and flipped; one stream per position.
     Image,
 }
 
@@ -64,7 +64,7 @@ impl Purpose {
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// Hashes the inputs as the module says.
+    /// Hashes the inputs as defined in the module's documentation.
     pub fn new(seed: u64, epoch: u64, purpose: Purpose) -> Self {
         let mut hash = Sha256::new();
         hash.update(DOMAIN);
@@ -94,14 +94,14 @@ impl Draws {
         self.rng.set_word_pos(2 * u128::from(x));
     }
 
-    /// Draws the next number as an integer of 53 bits, which compares as [`Draws::next_uniform`] does.
+    /// Draws the next number as a 53-bit integer, which orders in the same way as [`Draws::next_uniform`].
     #[inline]
     pub fn next_bits(&mut self) -> u64 {
         self.rng.next_u64() >> (u64::BITS - NUMBER_BITS)
     }
 
-    /// Draws an integer below `bound`, each equally likely: 53 bits times the bound, without the low 53. Draws again
-    /// where that would favour some. A `bound` of 0 counts as 1, one above 2⁵³ as 2⁵³.
+    /// Draws an integer below `bound`, each equally likely: 53 bits times the bound, without the low 53. Draws again if
+    /// that would favour some. A `bound` of 0 counts as 1, one above 2⁵³ as 2⁵³.
     pub fn next_below(&mut self, bound: u64) -> u64 {
         const RANGE: u64 = 1 << NUMBER_BITS;
         let bound = bound.clamp(1, RANGE);

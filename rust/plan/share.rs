@@ -1,31 +1,31 @@
 //! Gives every rank its share of an epoch's positions, in batches.
 //!
-//! From the cursor P on, rank r of N takes the positions P + r, P + r + N, … in batches of b. So global
-//! batch t is the positions from P + t·b·N to P + (t + 1)·b·N, the same sequence for every N with
-//! the same b·N, and P alone says where an epoch stands. DataLoader worker w of W takes its
-//! rank's whole batches t ≡ w (mod W), which is the order in which DataLoader asks for them.
+//! From the cursor P on, rank r of N takes the positions P + r, P + r + N, … in batches of b. So global batch t is the
+//! positions from P + t·b·N to P + (t + 1)·b·N, the same sequence for every N with the same b·N, and P alone is the
+//! position of an epoch. DataLoader worker w of W takes its rank's whole batches t ≡ w (mod W), which is the order in
+//! which DataLoader requests them.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What becomes of the last rows when they cannot be divided evenly between the ranks.
+/// What happens to the last rows if they cannot be divided evenly among the ranks.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remainder {
-    /// They are not delivered: fewer rows than there are ranks, and others in every epoch.
+    /// They are not delivered: fewer rows than there are ranks, and different ones in every epoch.
     #[default]
     Drop,
     /// Ranks that lack a row get one from the beginning of the epoch.
     Pad,
-    /// Some ranks have one row more, and perhaps one batch more.
+    /// Some ranks get one row more, and perhaps one batch more.
     Keep,
 }
 
-/// A share that cannot be.
+/// An invalid share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareError {
-    /// The setting that is wrong.
+    /// The invalid setting.
     pub name: &'static str,
     /// What is wrong with it.
     pub reason: String,
@@ -44,21 +44,21 @@ impl std::error::Error for ShareError {}
 pub struct Share {
     /// This rank, from 0.
     pub rank: u32,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub world_size: u32,
     /// Rows per batch of one rank.
     pub batch_rows: u32,
     /// The cursor P: the positions below it have been delivered.
     pub from: u64,
-    /// All positions of the epoch.
+    /// The number of positions in the epoch.
     pub num_rows: u64,
-    /// What becomes of rows that do not divide.
+    /// What happens to rows that do not divide evenly.
     pub remainder: Remainder,
     /// Whether a last batch with too few rows is left out.
     pub drop_last: bool,
     /// This DataLoader worker, from 0.
     pub worker: u32,
-    /// How many workers the rank has; 1 without any.
+    /// The number of the rank's workers; 1 without any.
     pub num_workers: u32,
 }
 
@@ -67,13 +67,13 @@ pub struct Share {
 pub struct BatchSlice {
     /// The position of the first row.
     pub first: u64,
-    /// From one row's position to the next.
+    /// The distance from one row's position to the next.
     pub step: u64,
-    /// The rows, not counting `padding`.
+    /// The number of rows, not counting `padding`.
     pub len: usize,
-    /// The position of one more row that fills up this rank's share; it is delivered a second time.
+    /// The position of an additional row that fills up this rank's share; it is delivered a second time.
     pub padding: Option<u64>,
-    /// The cursor when all ranks have delivered their batch of this number.
+    /// The cursor once all ranks have delivered their batch of this number.
     pub next: u64,
 }
 
@@ -97,7 +97,7 @@ impl Share {
     ///
     /// # Errors
     ///
-    /// A rank or worker beyond their number, a size of 0, or a cursor beyond the end.
+    /// For a rank or worker out of range, a size of 0, or a cursor beyond the end.
     pub fn try_new(share: Self) -> Result<Self, ShareError> {
         let error = |name, reason| Err(ShareError { name, reason });
         let Self { rank, world_size, batch_rows, from, num_rows, worker, num_workers, .. } = share;
@@ -119,14 +119,14 @@ impl Share {
         Ok(share)
     }
 
-    /// Returns the number of this rank's batches from the cursor on, of all workers together.
+    /// Returns the number of this rank's batches from the cursor on, over all workers.
     pub fn num_batches(&self) -> u64 {
         let (rows, batch) = (self.rows_of(u64::from(self.rank)), self.batch_rows());
         if self.drop_last { rows / batch } else { rows.div_ceil(batch) }
     }
 
-    /// Returns the position from which on this world delivers nothing in this epoch: the number of rows, or
-    /// less where the end of the epoch is dropped.
+    /// Returns the position from which on this world delivers nothing in this epoch: the number of rows, or less if the
+    /// end of the epoch is dropped.
     pub fn end(&self) -> u64 {
         let kept = match self.remainder {
             Remainder::Drop => self.num_rows - self.left() % self.world(),
@@ -135,7 +135,7 @@ impl Share {
         if self.drop_last { kept.min(self.cursor_after(self.rows_of(0) / self.batch_rows())) } else { kept }
     }
 
-    /// Returns how many rows from the cursor on no rank delivers.
+    /// Returns the number of rows from the cursor on that no rank delivers.
     pub fn num_dropped(&self) -> u64 {
         let (left, world, batch) = (self.left(), self.world(), self.batch_rows());
         let uneven = left % world;
@@ -145,7 +145,7 @@ impl Share {
             Remainder::Drop => uneven + world * in_last(short),
             Remainder::Keep => uneven * in_last(long) + (world - uneven) * in_last(short),
             Remainder::Pad if uneven == 0 => world * in_last(short),
-            // Where the last batch is dropped, a padded rank loses its padding with it, which is no loss.
+            // If the last batch is dropped, a padded rank loses its padding with it, which is no loss.
             Remainder::Pad => uneven * in_last(long) + (world - uneven) * in_last(long).saturating_sub(1),
         }
     }
@@ -177,7 +177,7 @@ impl Share {
         (u64::from(self.worker)..self.num_batches()).step_by(step)
     }
 
-    /// Returns the number of rows of a rank from the cursor on, padding included.
+    /// Returns the number of rows of a rank from the cursor on, including padding.
     fn rows_of(&self, rank: u64) -> u64 {
         let (even, uneven) = (self.left() / self.world(), self.left() % self.world());
         match self.remainder {
@@ -193,7 +193,7 @@ impl Share {
         self.remainder == Remainder::Pad && uneven > 0 && rank >= uneven
     }
 
-    /// Returns the cursor after some batches of every rank, the end of the epoch aside.
+    /// Returns the cursor after a number of batches of every rank, ignoring the end of the epoch.
     fn cursor_after(&self, num_batches: u64) -> u64 {
         let batch = self.batch_rows() * self.world();
         self.from.saturating_add(num_batches.saturating_mul(batch)).min(self.num_rows)

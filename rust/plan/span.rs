@@ -1,21 +1,21 @@
 //! Cuts row groups into spans, the units of reading and shuffling.
 //!
-//! Small spans shuffle far better than wide windows at the same memory, so a row group is cut into
-//! about 25 of them. What bounds the cut from below is the cost of reading: a span is one request per
-//! column, which should not be tiny, and every span reads its columns' dictionary pages again.
+//! Small spans shuffle far better than wide windows with the same memory, so a row group is cut into about 25 of them.
+//! The cost of reading bounds their size from below: a span takes one request per column, which should not be tiny, and
+//! every span reads its columns' dictionary pages again.
 //!
-//! A cut looks at the footer and the offset index only, and at all columns rather than those asked
-//! for, so that the order of rows does not depend on the projection.
+//! A cut depends only on the footer and the offset index, and on all columns rather than the requested ones, so that
+//! the order of rows does not depend on the projection.
 
-/// A span has at least this many compressed bytes over all leaves, unless its row group has fewer:
-/// below it a request costs more than the bytes it brings.
+/// A span has at least this many compressed bytes over all leaves, unless its row group has fewer: below that, a
+/// request costs more than the bytes it returns.
 pub const MIN_SPAN_BYTES: u64 = 256 << 10;
 
 /// A row group is cut into about this many spans.
 pub const SPANS_PER_ROW_GROUP: u64 = 25;
 
-/// A span aims at this many times the bytes of the row group's dictionary pages at least. Every span reads
-/// them again; so that costs at most about a quarter of the bytes.
+/// A span should have at least this many times the bytes of the row group's dictionary pages. Every span reads them
+/// again, so this costs at most about a quarter of the bytes.
 pub const MIN_SPAN_DICTIONARIES: u64 = 4;
 
 /// A contiguous run of rows of one row group.
@@ -23,7 +23,7 @@ pub const MIN_SPAN_DICTIONARIES: u64 = 4;
 pub struct Span {
     /// The row group, counted over the dataset.
     pub row_group: u32,
-    /// The first raw row, counted in the row group.
+    /// The first raw row, counted within the row group.
     pub start: u32,
     /// The raw row after the last.
     pub end: u32,
@@ -34,38 +34,37 @@ pub struct Span {
 /// A data page of a row group's heaviest leaf column.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// The page's first row, counted in the row group.
+    /// The page's first row, counted within the row group.
     pub first_row: u32,
     /// The page's compressed size.
     pub bytes: u64,
 }
 
-/// What a footer and an offset index say about a row group, as far as cutting it goes.
+/// What a footer and an offset index say about a row group, as far as cutting needs it.
 #[derive(Copy, Clone, Debug)]
 pub struct RowGroupLayout<'a> {
-    /// Raw rows.
+    /// Number of raw rows.
     pub num_rows: u32,
     /// Compressed bytes over all leaves.
     pub bytes: u64,
     /// Compressed bytes of the dictionary pages over all leaves.
     pub dictionary_bytes: u64,
-    /// The pages of the leaf with the most bytes; empty without an offset index.
+    /// The pages of the largest leaf; empty without an offset index.
     pub pages: &'a [Page],
 }
 
 /// Cuts a row group into spans and returns their first rows: 0, then ascending.
 ///
-/// Walks over the pages and ends a span at the page boundary nearest the target size, once it has
-/// [`MIN_SPAN_BYTES`]. A tail below that joins the span before it. Without pages, or with few bytes, the row
-/// group is one span.
+/// Walks over the pages and ends a span at the page boundary nearest the target size, once it has [`MIN_SPAN_BYTES`]. A
+/// smaller tail joins the previous span. Without pages, or with few bytes, the row group is one span.
 pub fn cut(layout: &RowGroupLayout<'_>) -> Vec<u32> {
     let mut starts = vec![0];
     let leaf_bytes = layout.pages.iter().fold(0_u64, |sum, page| sum.saturating_add(page.bytes));
     if leaf_bytes == 0 || layout.bytes < 2 * MIN_SPAN_BYTES {
         return starts;
     }
-    // A page stands for its rows in all leaves, so pages are scaled to weigh `layout.bytes` together.
-    // Sizes of pages are multiplied by that, and sizes of spans by `leaf_bytes`, so nothing is rounded.
+    // A page represents its rows in all leaves, so pages are scaled to `layout.bytes` in total. Sizes of pages are
+    // multiplied by that, and sizes of spans by `leaf_bytes`, so nothing is rounded.
     let page_weight = |page: &Page| u128::from(page.bytes) * u128::from(layout.bytes);
     let min = u128::from(MIN_SPAN_BYTES) * u128::from(leaf_bytes);
     let target = u128::from(target_bytes(layout)) * u128::from(leaf_bytes);
@@ -75,7 +74,7 @@ pub fn cut(layout: &RowGroupLayout<'_>) -> Vec<u32> {
     for page in layout.pages {
         let with_page = held.saturating_add(page_weight(page));
         let overshoots_more = with_page.saturating_sub(target) > target.saturating_sub(held);
-        // Pages without rows, or out of order in a broken index, are no place to cut.
+        // Pages without rows, or out of order in a broken index, are no valid cut points.
         let is_boundary = page.first_row > start && page.first_row < layout.num_rows;
         if is_boundary && held >= min && overshoots_more {
             start = page.first_row;
@@ -91,7 +90,7 @@ pub fn cut(layout: &RowGroupLayout<'_>) -> Vec<u32> {
     starts
 }
 
-/// Returns the size that a span aims at.
+/// Returns the target size of a span.
 fn target_bytes(layout: &RowGroupLayout<'_>) -> u64 {
     let part = layout.bytes / SPANS_PER_ROW_GROUP;
     let dictionaries = layout.dictionary_bytes.saturating_mul(MIN_SPAN_DICTIONARIES);
@@ -196,7 +195,7 @@ mod tests {
                 let of_span: Vec<Page> =
                     pages.iter().filter(|page| (start..end).contains(&page.first_row)).copied().collect();
                 prop_assert!(weigh(&of_span) >= u128::from(MIN_SPAN_BYTES));
-                // Beyond the target lies at most the page that reached it, and a tail.
+                // Beyond the target there is at most the page that reached it, and a tail.
                 let heaviest = of_span.iter().map(|page| weigh(&[*page])).max().unwrap_or(0);
                 prop_assert!(weigh(&of_span) <= target + heaviest + u128::from(2 * MIN_SPAN_BYTES));
             }

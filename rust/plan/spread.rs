@@ -1,14 +1,14 @@
-//! Sorts what is spread evenly: into buckets of a few items first, which costs less than to compare each with many.
+//! Sorts evenly distributed items: into small buckets first, which costs less than comparing each with many.
 
 use std::cmp::Ordering;
 
-/// Items of a bucket, on average.
+/// Average items per bucket.
 const BUCKET_ITEMS: usize = 4;
 
-/// Items that are compared with each other at once, as the sort of the standard library inserts so few of them.
+/// Items that are sorted directly: the standard library uses insertion sort for so few.
 const FEW_ITEMS: usize = 20;
 
-/// Sorts lists one after another, and keeps the room for it.
+/// Sorts lists one after another, reusing its memory.
 #[derive(Clone, Debug)]
 pub(super) struct SpreadSort<T> {
     ends: Vec<u32>,
@@ -22,8 +22,8 @@ impl<T> Default for SpreadSort<T> {
 }
 
 impl<T: Copy> SpreadSort<T> {
-    /// Sorts `items`, fewer than 2³², by `order`. `bucket` says in which of so many buckets an item is: in none before that of an
-    /// item that comes before it. The sort takes long where most are in one.
+    /// Sorts `items`, fewer than 2³², by `order`. `bucket` returns an item's bucket among the given number, consistent
+    /// with the order. The sort is slow if most items are in one bucket.
     pub(super) fn sort(
         &mut self,
         items: &mut Vec<T>,
@@ -59,7 +59,7 @@ impl<T: Copy> SpreadSort<T> {
     }
 }
 
-/// Returns in which of so many buckets an integer is whose high bits are spread evenly.
+/// Returns the bucket, among the given number, of an integer with evenly distributed high bits.
 #[expect(clippy::cast_possible_truncation, reason = "the high half of a product is less than either factor")]
 pub(super) fn bucket_of_bits(bits: &u64, num_buckets: usize) -> usize {
     ((u128::from(*bits) * num_buckets as u128) >> u64::BITS) as usize

@@ -1,4 +1,4 @@
-//! The fast path against the slow, obvious one.
+//! Tests the fast path against the slow, obvious one.
 
 #![expect(clippy::cast_possible_truncation, reason = "layouts are small")]
 
@@ -49,7 +49,7 @@ pub(super) fn resolve_row(plan: &EpochPlan, row: RowRef) -> (u32, u32) {
     (row.piece.span, piece.kept.start + row.row)
 }
 
-/// Walks a plan and checks every promise about pieces on the way.
+/// Walks a plan, checking every promise about pieces on the way.
 struct Checked {
     plan: EpochPlan,
     walk: Walk,
@@ -217,7 +217,7 @@ fn the_rows_held_are_those_of_a_window_and_a_span() {
     while position < 40_000 {
         position = checked.visit(position, 1, 256);
         let held = checked.rows_open();
-        // A lane holds rows of up to a window before its place and a window after, and the rest of their spans.
+        // A lane holds rows up to a window before its place and a window after, and the rest of their spans.
         assert!(held <= u64::from(num_lanes) * 2 * (window_rows + u64::from(span_rows)));
         if position > 5_000 {
             sum += held;

@@ -1,18 +1,18 @@
-//! What the rows of holes are counted in, so that a state means the same rows to whoever loads it.
+//! The units in which holes count rows, so that a state means the same rows wherever it is loaded.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::Span;
 
-/// What the rows of holes are counted in: spans, or the row groups that they are of.
+/// The units in which holes count rows: spans, or their row groups.
 ///
-/// Spans of rows that are shuffled follow from the objects alone. Where they are not shuffled, a span is what is read at once,
-/// which hangs on the columns and on the memory; a state holds for others, too, so it counts in row groups.
+/// Spans of shuffled rows depend only on the objects. If rows are not shuffled, a span is a single read, which depends
+/// on the columns and on the memory; a state must be independent of these, so it counts in row groups.
 #[derive(Clone, Debug, Default)]
 pub struct HoleUnits {
-    /// Of each span the row group, counted over those that have one, and how many rows of it lie before. Empty where spans are
-    /// the units.
+    /// For each span the row group, counted over those that have spans, and the number of its rows before the span.
+    /// Empty if spans are the units.
     places: Arc<[(u32, u32)]>,
 }
 
@@ -30,12 +30,12 @@ impl HoleUnits {
         Self { places: places.into() }
     }
 
-    /// Returns the unit that a span is in, and how many kept rows of it lie before the span.
+    /// Returns the unit of a span, and the number of its kept rows before the span.
     pub fn place(&self, span: u32) -> (u32, u32) {
         self.places.get(span as usize).copied().unwrap_or((span, 0))
     }
 
-    /// Returns which spans a unit consists of, if it is there.
+    /// Returns the spans of a unit, if it exists.
     pub fn spans(&self, unit: u32) -> Range<usize> {
         if self.places.is_empty() {
             return unit as usize..unit as usize + 1;

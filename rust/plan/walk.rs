@@ -1,8 +1,8 @@
-//! Walks the positions of an epoch and says which row stands at each, and which pieces are done with.
+//! Walks the positions of an epoch and returns the row at each, and the pieces that are finished.
 //!
-//! A walk is how a rank, or the stream that looks ahead for it, goes through an epoch: forward, in equal
-//! steps or not. It holds a window of every lane that it has visited and nothing of the others, so
-//! N ranks share the work when N divides the number of lanes.
+//! A rank, or the stream that looks ahead for it, walks through an epoch forward, in equal steps or not. A walk holds a
+//! window of every lane that it has visited and nothing of the others, so N ranks share the work if N divides the
+//! number of lanes.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use super::{Arrangement, EpochPlan, PieceId, RowRef, RowRun};
 pub struct Walk {
     plan: EpochPlan,
     state: WalkState,
-    /// No position below this one is asked for again.
+    /// No position below this one is requested again.
     next: u64,
 }
 
@@ -37,7 +37,7 @@ impl Walk {
         Self { plan, state, next: from }
     }
 
-    /// Returns the bytes that the walk holds of rows that it has drawn, at most.
+    /// Returns the maximum bytes that the walk holds for drawn rows.
     pub fn memory_bytes(&self) -> u64 {
         match (&self.state, &self.plan.inner.arrangement) {
             (WalkState::Permuted(walk), Arrangement::Permuted(permutation)) => walk.memory_bytes(permutation),
@@ -46,17 +46,17 @@ impl Walk {
         }
     }
 
-    /// Appends the rows at the positions `first`, `first + step`, … to `rows`: `len` of them, or as many as
-    /// there are before the end of the epoch. A `step` of 0 counts as 1.
+    /// Appends the rows at the positions `first`, `first + step`, … to `rows`: `len` of them, or as many as there are
+    /// before the end of the epoch. A `step` of 0 counts as 1.
     ///
-    /// Appends to `finished` every piece that the walk has returned a row of and will never return one of
-    /// again, each once: all its rows are at passed positions. Where the last of them was somebody else's, the
-    /// piece is reported when the walk next comes to its lane.
+    /// Appends to `finished` every piece that the walk has returned a row of and will never return one of again, each
+    /// once: all its rows are at passed positions. If the last of them was another rank's, the piece is reported when
+    /// the walk next visits its lane.
     ///
-    /// Calls must go forward: `first` is beyond every position asked for before. A call that goes back
-    /// gets the right rows, but `finished` can no longer be relied on.
+    /// Calls must go forward: `first` is beyond every position requested before. A call that goes back gets the right
+    /// rows, but `finished` is no longer reliable.
     pub fn visit(&mut self, first: u64, step: u64, len: usize, rows: &mut Vec<RowRef>, finished: &mut Vec<PieceId>) {
-        debug_assert!(first >= self.next, "position {first} was passed: expected {} or later", self.next);
+        debug_assert!(first >= self.next, "position {first} has been passed already: expected {} or later", self.next);
         let inner = &*self.plan.inner;
         if first >= inner.num_rows {
             return;
@@ -78,16 +78,16 @@ impl Walk {
         self.next = first.saturating_add(step.saturating_mul(len as u64).saturating_sub(step - 1));
     }
 
-    /// Returns the rows at `len` positions from `first` on, or at as many as there are, where they are in the order of the
-    /// dataset: as [`visit`](Self::visit) with a step of 1, at the cost of the pieces instead of the rows. In any other
-    /// order it returns `None`, and nothing is visited.
+    /// Returns the rows at `len` positions from `first` on, or at as many as there are, if they are in dataset order:
+    /// like [`visit`](Self::visit) with a step of 1, at the cost of the pieces instead of the rows. In any other order
+    /// it returns `None`, and nothing is visited.
     pub fn visit_runs(&mut self, first: u64, len: usize, finished: &mut Vec<PieceId>) -> Option<Vec<RowRun>> {
         let (WalkState::Sequential(walk), Arrangement::Sequential { starts }) =
             (&mut self.state, &self.plan.inner.arrangement)
         else {
             return None;
         };
-        debug_assert!(first >= self.next, "position {first} was passed: expected {} or later", self.next);
+        debug_assert!(first >= self.next, "position {first} has been passed already: expected {} or later", self.next);
         let end = first + len_before(self.plan.inner.num_rows, first, 1, len) as u64;
         self.next = end.max(self.next);
         let mut runs = Vec::new();
@@ -124,10 +124,10 @@ fn gcd(one: u64, other: u64) -> u64 {
     if other == 0 { one } else { gcd(other, one % other) }
 }
 
-/// What a row that waits in a lane takes: 8 bytes, and an eighth of them for what is not filled, or about to leave.
+/// Memory of a row that waits in a lane: 8 bytes, plus an eighth for chunks that are partly filled or about to leave.
 const WAITING_ROW_BYTES: u64 = 9;
 
-/// A walk through lanes: those visited so far, and the room to sort what leaves one of them.
+/// A walk through lanes: those visited so far, and scratch memory for sorting.
 #[derive(Clone, Debug)]
 struct LanesWalk {
     lanes: Vec<Option<Box<LaneWalk>>>,
@@ -138,19 +138,19 @@ struct LanesWalk {
 }
 
 impl LanesWalk {
-    /// Prepares to visit every `step`th position, with so many bytes for rows that wait.
+    /// Prepares to visit every `step`th position, with this many bytes for waiting rows.
     fn new(deal: &Deal, step: u64, most_bytes: u64) -> Self {
         let num_visited = deal.num_lanes() / gcd(deal.num_lanes(), step.max(1));
         let most_rows = most_bytes / WAITING_ROW_BYTES / num_visited;
         Self { lanes: Vec::new(), num_visited, most_rows, sort: SpreadSort::default() }
     }
 
-    /// Returns the bytes that rows take that wait, at most.
+    /// Returns the maximum bytes of waiting rows.
     fn memory_bytes(&self, deal: &Deal) -> u64 {
         deal.num_waiting(self.most_rows).saturating_mul(self.num_visited).saturating_mul(WAITING_ROW_BYTES)
     }
 
-    /// Walks the lanes in turn, without dividing at every position.
+    /// Walks the lanes in turn, without a division at every position.
     fn visit(&mut self, deal: &Deal, positions: Positions, rows: &mut Vec<RowRef>, finished: &mut Vec<PieceId>) {
         let Self { lanes, most_rows, sort, .. } = self;
         let num_lanes = deal.num_lanes();
@@ -237,7 +237,7 @@ impl SequentialWalk {
     }
 }
 
-/// Names the piece that is a whole span.
+/// Returns the id of the piece that is a whole span.
 fn whole(span: usize) -> PieceId {
     PieceId { lane: 0, span: u32::try_from(span).unwrap_or(u32::MAX) }
 }

@@ -1,27 +1,27 @@
-//! Moves the rows of one lane: a window slides along it, and every row leaves at a jittered place.
+//! Shuffles the rows of one lane: a window slides along it, and every row leaves at a jittered place.
 //!
-//! The row with index x in its lane gets the key `x + (u(x) − ½) · window_rows`, and rows leave by
-//! key, ties by x. A key differs from its row's index by half a window at most, hence:
+//! The row with index x in its lane gets the key `x + (u(x) − ½) · window_rows`, and rows leave by key, ties by x. A
+//! key differs from its row's index by at most half a window, hence:
 //!
-//! - a row leaves less than `window_rows` places from its index, and the order from any place on is known
-//!   from a neighbourhood of that width ([`Window::restart`]);
-//! - once the lowest key that row x could get is above some key, no row from x on can leave before that key.
-//!   So rows are drawn in order, put into bins by key, and a bin is sorted when it is complete.
+//! - a row leaves less than `window_rows` places from its index, and the order from any place on depends only on a
+//!   neighbourhood of that width ([`Window::restart`]);
+//! - once the lowest possible key of row x is above some key, no row from x on can leave before that key. So rows are
+//!   drawn in order, put into bins by key, and a bin is sorted when it is complete.
 //!
-//! About half a window of rows waits in bins. Where that is too much, only those of a stretch of bins are kept, and behind it
-//! the rows that lie around are drawn anew.
+//! About half a window of rows waits in bins. If that is too much, only those of a stretch of bins are kept, and after
+//! it the rows around it are drawn again.
 //!
-//! Keys are `f64`, so that plain Python computes the same ones. The index is exact up to 2⁵³ rows per lane.
-//! Beside an index of 2⁴⁰ a key still has steps of 2⁻¹², thousands to a row; should two keys round to
-//! one, the index decides, on every machine alike. Everything here relies only on `x + c` and `c · w` being
-//! monotone in `x` and `c`, which rounding preserves; Rust never fuses the two.
+//! Keys are `f64`, so that plain Python computes the same ones. The index is exact up to 2⁵³ rows per lane. Near an
+//! index of 2⁴⁰, a key still has steps of 2⁻¹², thousands per row; should two keys round to one, the index decides, on
+//! every machine alike. Everything here relies only on `x + c` and `c · w` being monotone in `x` and `c`, which
+//! rounding preserves; Rust never fuses the two.
 
 use std::collections::VecDeque;
 
 use super::seed::Draws;
 use super::spread::{SpreadSort, bucket_of_bits};
 
-/// A bin spans at least this many rows, so that its bookkeeping is small beside them.
+/// A bin spans at least this many rows, so that its bookkeeping is comparatively small.
 const MIN_BIN_ROWS: u64 = 64;
 
 /// A bin spans at most this many rows, so that sorting it stays in the cache.
@@ -30,20 +30,21 @@ const MAX_BIN_ROWS: u64 = 1 << 15;
 /// A window has about this many bins, as far as the other limits allow.
 const BINS_PER_WINDOW: u64 = 32;
 
-/// A stretch spans at least this part of a window: what is drawn anew for it takes that many times as long.
+/// A stretch spans at least this fraction of a window: that many times as much is drawn for it.
 const MIN_STRETCH_SHARE: u64 = 32;
 
-/// A bin grows by this part of the rows that it spans, so that little more is held than was drawn.
+/// A bin grows by this fraction of the rows that it spans, so that little more is held than was drawn.
 const CHUNKS_PER_BIN: u64 = 16;
 
-/// Bits of a [`Drawn`] that say which row it is.
+/// Bits of a [`Drawn`] that hold the row's number.
 const NUMBER_BITS: u32 = 40;
 
-/// Bits of a [`Drawn`] that say where in its bin a key lies.
+/// Bits of a [`Drawn`] that hold the key's position in its bin.
 const PLACE_BITS: u32 = u64::BITS - NUMBER_BITS;
 
-/// A row that was drawn: above [`NUMBER_BITS`] how far in its bin its key lies, and in these its number, counted from the first
-/// that the bin can have. Half as many are held as a window has rows: terabytes, where numbers would become too large.
+/// A drawn row: above [`NUMBER_BITS`] the position of its key within its bin, below it its number, counted from the
+/// first that the bin can have. Half as many are held as a window has rows: numbers would overflow only with terabytes
+/// of them.
 type Drawn = u64;
 
 /// Rows of a bin: full chunks, and the one that is being filled.
@@ -53,17 +54,17 @@ struct Bin {
     last: Vec<Drawn>,
 }
 
-/// Returns the number of a row that was drawn.
+/// Returns the number of a drawn row.
 fn number_of(drawn: Drawn) -> u64 {
     drawn & ((1 << NUMBER_BITS) - 1)
 }
 
-/// Returns the key of a row, of the number that was drawn for it.
+/// Returns the key of a row, given its drawn number.
 pub(super) fn key(row: u64, uniform: f64, window_rows: f64) -> f64 {
     row as f64 + (uniform - 0.5) * window_rows
 }
 
-/// Returns how many rows wait in bins, at most, if it is to be about `most_rows`.
+/// Returns the maximum number of rows waiting in bins, if it should be about `most_rows`.
 pub(super) fn num_waiting(window_rows: u64, num_rows: u64, most_rows: u64) -> u64 {
     (window_rows / 2).min(num_rows).min(most_rows.max(window_rows / MIN_STRETCH_SHARE))
 }
@@ -87,9 +88,9 @@ pub(super) struct Window {
     place: u64,
     /// The number of `bins[0]`.
     first_bin: u64,
-    /// Rows drawn, by key; each unsorted.
+    /// Drawn rows by key; each bin is unsorted.
     bins: VecDeque<Bin>,
-    /// How many bins are kept at most, and the first that is not.
+    /// The maximum number of bins kept, and the first that is not.
     stretch_bins: u64,
     stretch_end: u64,
     chunk_rows: usize,
@@ -147,10 +148,10 @@ impl Window {
         place.saturating_sub(self.reach.saturating_sub(1))
     }
 
-    /// Forgets what was drawn and begins anew with `row` as the first one, at the place of the same number.
+    /// Forgets what was drawn and restarts with `row` as the first one, at the place of the same number.
     ///
-    /// From the place where the rows before `row` have all left on, the order is the lane's. That is so at
-    /// every place with [`Window::first_row_at`] `>= row`.
+    /// The order is the lane's from the place on where all rows before `row` have left. That holds at every place with
+    /// [`Window::first_row_at`] `>= row`.
     pub(super) fn restart(&mut self, row: u64) {
         self.draws.seek(row);
         (self.first_row, self.undrawn, self.place) = (row, row, row);
@@ -161,7 +162,7 @@ impl Window {
         self.num_left = 0;
     }
 
-    /// Returns the next row and moves on; `None` at the end of the lane.
+    /// Returns the next row and advances; `None` at the end of the lane.
     #[inline]
     pub(super) fn next(&mut self, sort: &mut SpreadSort<Drawn>) -> Option<u64> {
         while self.num_left == self.leaving.len() {
@@ -174,7 +175,7 @@ impl Window {
         Some(row)
     }
 
-    /// Lets the rows up to `place` leave and hands them over, in any order.
+    /// Makes the rows up to `place` leave and passes them on, in any order.
     pub(super) fn skip_to(&mut self, place: u64, sort: &mut SpreadSort<Drawn>, mut left: impl FnMut(u64)) {
         while self.place < place {
             let rest = &self.leaving[self.num_left..];
@@ -194,12 +195,12 @@ impl Window {
         }
     }
 
-    /// Replaces the empty `leaving` by the next bin, unsorted; `None` when no row is left.
+    /// Replaces the empty `leaving` by the next bin, unsorted; `None` if no row is left.
     fn next_bin(&mut self) -> Option<()> {
         if self.first_bin == self.stretch_end {
             self.begin_stretch();
         }
-        // A row whose lowest possible key lies beyond the first bin leaves nothing to wait for.
+        // Once the lowest possible key of a row is beyond the first bin, that bin is complete.
         while self.undrawn < self.num_rows && self.bin(self.lowest_key(self.undrawn)) <= self.first_bin {
             self.draw();
         }
@@ -224,14 +225,14 @@ impl Window {
         Some(())
     }
 
-    /// Goes back to the first row that may not have left. What was kept of it and those behind it has left.
+    /// Goes back to the first row that may not have left. All kept rows from there on have left.
     fn begin_stretch(&mut self) {
         self.undrawn = self.first_row_of(self.first_bin).clamp(self.first_row, self.num_rows);
         self.draws.seek(self.undrawn);
         self.stretch_end = self.stretch_end.saturating_add(self.stretch_bins);
     }
 
-    /// Sorts the bin that is to leave, whose keys are spread evenly.
+    /// Sorts the leaving bin, whose keys are evenly distributed.
     fn sort_leaving(&mut self, sort: &mut SpreadSort<Drawn>) {
         sort.sort(&mut self.leaving, bucket_of_bits, u64::cmp);
         for equal in self.leaving.chunk_by_mut(|one, next| one >> NUMBER_BITS == next >> NUMBER_BITS) {
@@ -242,13 +243,13 @@ impl Window {
                     draws.seek(row);
                     key(row, draws.next_uniform(), self.window_rows)
                 };
-                // Rows are in their order, which decides where keys are equal.
+                // Rows are already in order, which breaks ties between equal keys.
                 equal.sort_by(|&one, &other| key_of(one).total_cmp(&key_of(other)));
             }
         }
     }
 
-    /// Draws the key of the next row and puts the row into its bin, if that is of the stretch.
+    /// Draws the key of the next row and puts the row into its bin, if that is in the stretch.
     fn draw(&mut self) {
         let row = self.undrawn;
         self.undrawn += 1;
@@ -273,25 +274,25 @@ impl Window {
         last.push(drawn);
     }
 
-    /// Returns where in its bin a key lies: a function that never falls as the key rises.
+    /// Returns the position of a key within its bin, which is monotone in the key.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 1, and the cast saturates")]
     fn place_in(&self, bin: u64, key: f64) -> u64 {
         let share = (key + self.window_rows) / self.bin_rows - bin as f64;
         ((share * f64::from(1 << PLACE_BITS)) as u64).min((1 << PLACE_BITS) - 1)
     }
 
-    /// Returns a row before which none is in a bin: bins are counted from a window before the lane's first row, and keys lie
-    /// within half a window of their rows, but for what rounding adds.
+    /// Returns a lower bound for the rows in a bin: bins are counted from a window before the lane's first row, and
+    /// keys are within half a window of their rows, apart from rounding.
     fn first_row_of(&self, bin: u64) -> u64 {
         (bin * self.num_bin_rows).saturating_sub(self.reach + self.reach.div_ceil(2) + 4)
     }
 
-    /// Returns the lowest key that `row` can get.
+    /// Returns the lowest possible key of `row`.
     fn lowest_key(&self, row: u64) -> f64 {
         row as f64 + (0.0 - 0.5) * self.window_rows
     }
 
-    /// Returns the number of the bin of a key: a function that never falls as the key rises.
+    /// Returns the bin number of a key, which is monotone in the key.
     #[expect(clippy::cast_possible_truncation, reason = "a key is above -window_rows, and the cast saturates")]
     fn bin(&self, key: f64) -> u64 {
         ((key + self.window_rows) / self.bin_rows) as u64

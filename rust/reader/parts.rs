@@ -1,4 +1,4 @@
-//! What is read at once: parts of pieces, and the dataset's columns of them.
+//! What is read at once: parts of pieces, decoded into the dataset's columns.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::source::CachedFile;
 pub(crate) struct Part {
     /// Its rows, as numbers of the span's kept rows.
     pub(crate) kept: Range<u32>,
-    /// What reading them takes.
+    /// The cost of reading them.
     pub(crate) cost: ReadCost,
 }
 
 impl Part {
-    /// Returns the bytes of `num_rows` of its rows once they are decoded.
+    /// Returns the decoded bytes of `num_rows` of its rows.
     pub(crate) fn decoded_bytes(&self, num_rows: u32) -> u64 {
         part_of(self.cost.decoded, num_rows, self.kept.end - self.kept.start)
     }
@@ -39,7 +39,7 @@ pub(crate) struct PartRead {
     finish: Option<Box<Finish>>,
 }
 
-/// What makes the dataset's columns of those that are read.
+/// Turns the columns that are read into the dataset's.
 #[derive(Debug)]
 struct Finish {
     outputs: Arc<Outputs>,
@@ -54,13 +54,13 @@ impl PartRead {
         self.read.ranges()
     }
 
-    /// Returns the pages of one of [`Self::ranges`] in the file that the object is, if they are better read one by one as
-    /// they are decoded.
+    /// Returns the pages of one of [`Self::ranges`] in the object's file, if they are better read one by one as they
+    /// are decoded.
     pub(crate) fn in_file(&self, range: usize, file: &Arc<CachedFile>) -> Option<Body> {
         self.read.in_file(range, file)
     }
 
-    /// Returns about the bytes of the rows once they are decoded.
+    /// Returns about the bytes of the decoded rows.
     pub(crate) fn decoded_bytes(&self) -> u64 {
         self.decoded_bytes
     }
@@ -69,7 +69,7 @@ impl PartRead {
     ///
     /// # Errors
     ///
-    /// Those of decoding, and [`Error::Evaluate`] where a column cannot be computed.
+    /// Those of decoding, and [`Error::Evaluate`] if a column cannot be computed.
     pub(crate) fn decode(self, bodies: Vec<Body>) -> Result<RecordBatch> {
         let read = self.read.decode_at_once(bodies)?;
         match self.finish {
@@ -78,11 +78,11 @@ impl PartRead {
         }
     }
 
-    /// Returns the rows in the batches that `storing` puts them in, and in the types that it may hold.
+    /// Returns the rows in the batches and with the types that `storing` chooses.
     ///
     /// # Errors
     ///
-    /// As [`Self::decode`].
+    /// As for [`Self::decode`].
     pub(crate) fn decode_onto(self, bodies: Vec<Body>, storing: &dyn Storing) -> Result<Vec<RecordBatch>> {
         let Some(finish) = self.finish else { return self.read.decode_onto(bodies, storing) };
         let whole = finish.apply(&self.read.decode_at_once(bodies)?)?;
@@ -111,19 +111,19 @@ impl Finish {
     }
 }
 
-/// What the memory limit cannot hold, though nothing else is held.
+/// What exceeds the memory limit even if nothing else is held.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooLarge {
     pub(crate) piece: PieceId,
-    /// Of the part of the piece that is due.
+    /// Bytes of the due part of the piece.
     pub(crate) part_bytes: u64,
-    /// With all that the batch needs beside it.
+    /// Bytes including all that the batch needs in addition.
     pub(crate) needed_bytes: u64,
     pub(crate) batch_rows: usize,
 }
 
 impl EpochReader {
-    /// Returns the parts of a piece that are read at once, with what they take.
+    /// Returns the parts of a piece that are read at once, with their costs.
     pub(crate) fn parts_of(&self, piece: &plan::Piece) -> Vec<Part> {
         let (index, row_group) = self.row_group_of(piece.id);
         let span = self.spans[piece.id.span as usize];
@@ -147,7 +147,7 @@ impl EpochReader {
         parts
     }
 
-    /// Plans the read of the rows `wanted` of a part of a piece, counted in the part; of all without.
+    /// Plans the read of the rows `wanted` of a part of a piece, counted within the part; `None` for all.
     pub(crate) fn read_part(&self, piece: PieceId, kept: &Range<u32>, wanted: Option<&[u32]>) -> Result<PartRead> {
         let (_, row_group) = self.row_group_of(piece);
         let (raw, set) = self.rows_of_part(piece, kept, wanted);
@@ -173,7 +173,8 @@ impl EpochReader {
         Ok(PartRead { read, decoded_bytes, finish: Some(Box::new(finish)) })
     }
 
-    /// Returns the rows of its row group from the first to the last of a part, and those `wanted` of it; all without.
+    /// Returns the rows of the row group from the first to the last of a part, and the `wanted` ones among them; `None`
+    /// for all.
     pub(super) fn rows_of_part(
         &self,
         piece: PieceId,

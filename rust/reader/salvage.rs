@@ -1,7 +1,7 @@
-//! What can still be read of a part that has damaged pages: all rows that can be decoded by themselves.
+//! Recovers from parts with damaged pages all rows that can be decoded individually.
 //!
-//! So which rows are missing hangs on the object alone, not on what was read at once. A row group without a page index is
-//! damaged as a whole: nothing tells where its pages begin.
+//! So which rows are missing depends only on the object, not on what was read at once. A row group without a page index
+//! is lost as a whole: nothing tells where its pages begin.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::rows::RowSet;
 /// What is left of a part.
 #[derive(Debug)]
 pub(crate) struct Salvage {
-    /// The kept rows of the span that cannot be decoded: ascending runs, of which none touch.
+    /// The kept rows of the span that cannot be decoded: ascending runs that do not touch.
     pub(crate) damaged: Vec<Range<u32>>,
-    /// The others that were asked for, and which rows of the part these are, ascending; `None` where there are none.
+    /// The other requested rows, and their numbers in the part, ascending; `None` if there are none.
     pub(crate) left: Option<(RecordBatch, Vec<u32>)>,
 }
 
 impl EpochReader {
-    /// Finds the rows of a part that could not be decoded which cannot be, and decodes the others of those `wanted` of it, or
-    /// of all. Decodes each column once more, and the pages of those that are damaged one by one.
+    /// Finds the rows of a failed part that cannot be decoded, and decodes the others of those `wanted`, or of all.
+    /// Decodes each column once more, and the pages of damaged columns one by one.
     ///
-    /// `None` where nothing can be told apart.
+    /// `None` if nothing can be told apart.
     pub(crate) fn salvage(
         &self,
         piece: PieceId,
@@ -60,7 +60,7 @@ impl EpochReader {
                 probe.find_damaged(number(page[0])..number(page[1]), &mut damaged)?;
             }
         }
-        // There may be none: rows that nobody wants can be in the way of others.
+        // There may be none: unwanted rows can prevent others from being decoded.
         let damaged = joined(damaged);
         let wanted = wanted.map_or_else(|| (0..kept.end - kept.start).collect(), <[u32]>::to_vec);
         let is_left = |row: &u32| {
@@ -81,7 +81,7 @@ impl EpochReader {
         Some(Salvage { damaged, left: Some((batch, left)) })
     }
 
-    /// Decodes rows of a part that can be decoded, in several batches where damaged ones between them cannot be passed over.
+    /// Decodes the sound rows of a part, in several batches if damaged ones between them cannot be skipped.
     fn decode_some(
         &self,
         piece: PieceId,
@@ -116,7 +116,7 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// Returns whether rows can be decoded; `None` where their bytes are not here.
+    /// Returns whether rows can be decoded; `None` if their bytes were not fetched.
     fn is_sound(&self, rows: RowSet) -> Option<bool> {
         let num_rows = rows.count(0..self.row_group.num_rows) as usize;
         let (snapshot, projection) = (self.reader.dataset.snapshot(), Arc::from([self.column]));
@@ -126,9 +126,9 @@ impl Probe<'_> {
         Some(read.decode_at_once(bodies).is_ok())
     }
 
-    /// Adds those of some rows, counted in the part, that cannot be decoded: all of them where the first, the last and the one
-    /// between fail by themselves, as in a page that fails its checksum; else what halves have of them, as where few values
-    /// are none of the column's type.
+    /// Collects those of some rows, counted within the part, that cannot be decoded: all of them if the first, middle
+    /// and last one fail individually, as in a page with a wrong checksum; otherwise recurses into halves, as for a few
+    /// values that are invalid for the type.
     fn find_damaged(&self, rows: Range<u32>, damaged: &mut Vec<Range<u32>>) -> Option<()> {
         let set_of =
             |rows: Range<u32>| RowSet::from_rows(&self.all.nth(&rows.collect::<Vec<_>>()), self.row_group.num_rows);
@@ -147,7 +147,7 @@ impl Probe<'_> {
     }
 }
 
-/// Returns ranges in ascending order, those that touch or overlap as one.
+/// Returns ranges in ascending order, with touching or overlapping ones merged.
 fn joined(mut ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut joined: Vec<Range<u32>> = Vec::with_capacity(ranges.len());

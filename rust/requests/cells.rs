@@ -1,8 +1,8 @@
-//! Snapshots of all requests of the benchmark's scans, in miniature: so that nothing is asked for more often, more widely or
-//! later without a test that fails.
+//! Snapshots of all requests of the benchmark's scans, in miniature: no change can make requests more numerous, wider
+//! or later without a failing test.
 //!
-//! Objects and settings are a sixty-fourth of those of the benchmark, and nothing is measured. After a change that is meant
-//! `INSTA_UPDATE=always cargo test --release --lib --workspace cells` writes the snapshots anew; what is different is the change.
+//! Objects and settings are a sixty-fourth of the benchmark's, and nothing is measured. After an intended change,
+//! `INSTA_UPDATE=always cargo test --release --lib --workspace cells` rewrites the snapshots; their diff is the change.
 
 use std::fmt::Write;
 
@@ -15,14 +15,14 @@ use crate::config;
 use crate::metrics::Stage;
 use crate::source::Preset;
 
-/// By so many bits sizes are shifted.
+/// Number of bits by which sizes are shifted.
 const SCALE: u32 = 6;
 const NUM_OBJECTS: i64 = 2;
 const GROUPS_OF_OBJECT: i64 = 4;
 const SELECTIVITIES: [(f64, &str); 6] =
     [(0.00001, "0.001 %"), (0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (0.5, "50 %"), (1.0, "100 %")];
 
-/// The columns beside `rnd` and `pos`.
+/// The columns in addition to `rnd` and `pos`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     /// Two numbers.
@@ -55,7 +55,7 @@ impl Shape {
         let num_rows = self.num_rows();
         let first = number * num_rows / NUM_OBJECTS;
         let rows = || first..first + num_rows / NUM_OBJECTS;
-        // A prime that divides no number of rows: a permutation of them.
+        // The prime does not divide any number of rows, so this is a permutation.
         let rnd = Float64Array::from_iter_values(rows().map(|row| (row * 7919 % num_rows) as f64 / num_rows as f64));
         let mut columns: Vec<(&str, ArrayRef)> =
             vec![("rnd", Arc::new(rnd)), ("pos", Arc::new(Int64Array::from_iter_values(rows())))];
@@ -112,7 +112,7 @@ impl Cell {
         format!("pos >= {first} AND pos < {}", first + count)
     }
 
-    /// Reads the kept rows in order, and says what was asked for.
+    /// Reads the kept rows in order, and returns the requests as text.
     fn read(self, round_trip_bytes: u64) -> String {
         let page_bytes = if self.has_small_pages { 64 << 10 } else { 1 << 20 } >> SCALE;
         let objects: Vec<_> = (0..NUM_OBJECTS)
@@ -155,7 +155,7 @@ impl Cell {
     }
 }
 
-/// Returns what is asked for in the benchmark's cells, as it numbers them.
+/// Returns the requests of the benchmark's cells, numbered as there.
 fn all_cells(shape: Shape, has_small_pages: bool, has_index: bool) -> String {
     let mut said = String::new();
     for (index, (selectivity, percent)) in SELECTIVITIES.into_iter().enumerate() {

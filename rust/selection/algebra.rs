@@ -1,6 +1,6 @@
 //! Set algebra on the kept rows of one row group, and finding kept rows by number.
 //!
-//! Runs are merged run by run; a mask takes a word at a time. Nothing here looks at single rows of a run.
+//! Runs are merged run by run; masks are processed word by word. Nothing here looks at single rows of a run.
 
 use std::ops::Range;
 
@@ -11,18 +11,18 @@ use crate::rows::RowSet;
 /// An operation on two sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetOperation {
-    /// Rows of both.
+    /// Rows in both.
     And,
-    /// Rows of either.
+    /// Rows in either.
     Or,
-    /// Rows of the left one that are not in the right one.
+    /// Rows of the left set that are not in the right one.
     Minus,
-    /// Rows of one of them.
+    /// Rows in exactly one of them.
     Xor,
 }
 
 impl SetOperation {
-    /// Returns whether a row is in the result, by whether it is on the left and on the right.
+    /// Returns whether a row is in the result, given whether it is in each operand.
     const fn keeps(self, left: bool, right: bool) -> bool {
         match self {
             Self::And => left && right,
@@ -51,7 +51,7 @@ impl RowSet {
             Self::All => Some(true),
             Self::Runs(_) | Self::Mask(_) => None,
         };
-        // Against none or all rows, the other set stays as it is, or turns into its complement, or does not matter.
+        // Combined with none or all rows, the other set is unchanged, complemented, or irrelevant.
         let against = |set: &Self, of_absent: bool, of_present: bool| match (of_absent, of_present) {
             (false, false) => Self::None,
             (true, true) => Self::All,
@@ -103,8 +103,7 @@ impl RowSet {
         }
     }
 
-    /// Returns those of the kept rows of a row group of `num_rows` whose numbers among them `chosen` marks from bit
-    /// `first` on.
+    /// Returns the kept rows of a row group of `num_rows` that `chosen` marks by their numbers, from bit `first` on.
     pub(super) fn choose(&self, chosen: &BooleanBuffer, first: usize, num_rows: u32) -> Self {
         let num_kept = self.count(0..num_rows) as usize;
         let of_kept = chosen.slice(first, num_kept);
@@ -130,7 +129,7 @@ impl RowSet {
         }
     }
 
-    /// Returns the rows that stand at `numbers`, ascending, among the kept ones; fewer where there are not as many.
+    /// Returns the rows at the ascending `numbers` among the kept ones; fewer if there are not as many.
     pub(crate) fn nth(&self, numbers: &[u32]) -> Vec<u32> {
         match self {
             Self::None => Vec::new(),
@@ -164,7 +163,7 @@ impl RowSet {
         }
     }
 
-    /// Returns the set of `rows`, ascending, of a row group of `num_rows`.
+    /// Returns the set of the ascending `rows` of a row group of `num_rows`.
     pub(crate) fn from_rows(rows: &[u32], num_rows: u32) -> Self {
         let mut runs: Vec<Range<u32>> = Vec::new();
         for &row in rows {
@@ -187,7 +186,7 @@ fn mask_of(runs: impl Iterator<Item = Range<u32>>, num_rows: u32) -> BooleanBuff
     mask.finish()
 }
 
-/// Returns the rows at `numbers`, ascending, among the set bits, by counting words.
+/// Returns the rows at the ascending `numbers` among the set bits, by counting words.
 fn nth_of_mask(mask: &BooleanBuffer, numbers: &[u32]) -> Vec<u32> {
     let chunks = mask.inner().bit_chunks(mask.offset(), mask.len());
     let mut numbers = numbers.iter().copied().peekable();
@@ -211,7 +210,7 @@ fn nth_of_mask(mask: &BooleanBuffer, numbers: &[u32]) -> Vec<u32> {
     found
 }
 
-/// Walks the ends of all runs, and notes where the result begins and ends.
+/// Walks the ends of all runs, and records where the result begins and ends.
 fn merge_runs(left: &[Range<u32>], right: &[Range<u32>], operation: SetOperation) -> Vec<Range<u32>> {
     let mut edges = [left, right].map(|runs| runs.iter().flat_map(|run| [run.start, run.end]).peekable());
     let mut is_in = [false, false];
@@ -278,7 +277,7 @@ mod tests {
                 let expected: Vec<bool> =
                     left.iter().zip(&right).map(|(&left, &right)| operation.keeps(left, right)).collect();
                 let combined = set(&left).combine(&set(&right), operation, len_of(&left));
-                // Equal also in form: whatever a set was made of, there is one way to write it.
+                // Equal in form, too: there is one representation of a set.
                 prop_assert_eq!(&combined, &set(&expected), "{:?}", operation);
             }
         }

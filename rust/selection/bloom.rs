@@ -1,8 +1,8 @@
-//! Decides row groups by the bloom filters of their columns: whether a value that is sought may be there.
+//! Decides row groups by their bloom filters: whether a wanted value may be there.
 //!
-//! A filter holds hashes of the values as Parquet writes them, so a literal is asked about in exactly that form. Only
-//! integers, dates and times, texts and binary have one form for each value: floats have two zeros and many `NaN`s, and
-//! decimals may be written in several ways.
+//! A filter has hashes of the values as Parquet encodes them, so literals are converted to exactly that encoding. Only
+//! integers, dates and times, text and binary have a unique encoding: floats have two zeros and many `NaN`s, and
+//! decimals may be encoded in several ways.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -27,15 +27,15 @@ pub(super) struct Blooms<'a> {
 #[derive(Debug)]
 pub(super) struct Bloom {
     column: usize,
-    /// How the object writes the values.
+    /// The object's encoding of the values.
     physical_type: PhysicalType,
-    /// What the object's values are.
+    /// The type of the object's values.
     data_type: DataType,
     filter: Sbbf,
 }
 
 impl Bloom {
-    /// Returns where the bloom filter of a root column lies; `None` where there is none, or none that could be asked.
+    /// Returns the range of a root column's bloom filter; `None` if there is no usable one.
     pub(super) fn range(fragment: &Fragment, row_group: u32, root: usize) -> Option<Range<u64>> {
         let column = fragment.row_group(row_group).column(fragment.flat_leaf(root)?);
         if !has_one_form(fragment.reader.schema().field(root).data_type()) {
@@ -46,7 +46,7 @@ impl Bloom {
         (start < end && end <= fragment.object.size_bytes.unwrap_or(u64::MAX)).then_some(start..end)
     }
 
-    /// Parses the bloom filter of a root column; `None` where it is corrupt or of another kind.
+    /// Parses the bloom filter of a root column; `None` if it is corrupt or of another kind.
     pub(super) fn parse(fragment: &Fragment, row_group: u32, root: usize, column: usize, bytes: &[u8]) -> Option<Self> {
         let leaf = fragment.flat_leaf(root)?;
         let physical_type = fragment.row_group(row_group).column(leaf).column_type();
@@ -55,7 +55,7 @@ impl Bloom {
         Some(Self { column, physical_type, data_type, filter })
     }
 
-    /// Returns whether `value` may be in the column; `true` where that cannot be told.
+    /// Returns whether `value` may be in the column; `true` if unknown.
     fn may_hold(&self, value: &ScalarValue) -> bool {
         let value = match value {
             ScalarValue::Dictionary(_, value) => value.as_ref(),
@@ -109,7 +109,7 @@ impl Bloom {
     }
 }
 
-/// A value of the dataset's type as one of the object's.
+/// A value of the dataset's type, converted to the object's.
 enum Narrowed {
     Same(ScalarValue),
     Outside,
@@ -137,7 +137,7 @@ fn narrow(value: &ScalarValue, to: &DataType) -> Narrowed {
     }
 }
 
-/// Returns whether every value of the type is written in one way.
+/// Returns whether every value of the type has a unique encoding.
 fn has_one_form(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, values) => has_one_form(values),
@@ -169,7 +169,7 @@ impl PruningStatistics for Blooms<'_> {
         None
     }
 
-    /// Returns whether the row group holds none of `values`; that it holds one is never known.
+    /// Returns whether the row group has none of `values`; that it has one is never known.
     fn contained(&self, column: &Column, values: &HashSet<ScalarValue>) -> Option<BooleanArray> {
         let column = self.schema.index_of(&column.name).ok()?;
         let bloom = self.columns.iter().find(|bloom| bloom.column == column)?;

@@ -1,4 +1,4 @@
-//! Floats of arrays with one bit pattern for each value, and as integers of the same order.
+//! Floats with one bit pattern per value, and as integers of the same order.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use arrow_array::{
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_schema::{ArrowError, DataType};
 
-/// Returns whether values of a type are or hold floats.
+/// Returns whether a type is or contains floats.
 pub(crate) fn has_floats(data_type: &DataType) -> bool {
     use DataType::{Dictionary, FixedSizeList, LargeList, List, Map, Struct};
     match data_type {
@@ -22,7 +22,7 @@ pub(crate) fn has_floats(data_type: &DataType) -> bool {
     }
 }
 
-/// Gives the floats of `batch` one bit pattern per value, at any depth. Copies columns only where there are others.
+/// Gives the floats of `batch` one bit pattern per value, at any depth. Copies only columns with other patterns.
 pub(crate) fn canonical_columns(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let column = |column: &ArrayRef| Ok(canonical(column)?.unwrap_or_else(|| Arc::clone(column)));
     let columns = batch.columns().iter().map(column).collect::<Result<_, ArrowError>>()?;
@@ -30,7 +30,7 @@ pub(crate) fn canonical_columns(batch: &RecordBatch) -> Result<RecordBatch, Arro
     RecordBatch::try_new_with_options(batch.schema(), columns, &options)
 }
 
-/// Returns an array with one bit pattern for each value of its floats; `None` if it is one.
+/// Returns an array with one bit pattern per float value; `None` if it already is one.
 pub(crate) fn canonical(array: &ArrayRef) -> Result<Option<ArrayRef>, ArrowError> {
     if !has_floats(array.data_type()) {
         return Ok(None);
@@ -72,7 +72,7 @@ pub(crate) fn canonical(array: &ArrayRef) -> Result<Option<ArrayRef>, ArrowError
 }
 
 fn canonical_numbers<T: Float>(array: &ArrayRef) -> Option<ArrayRef> {
-    /// Numbers that are looked at together, which the compiler makes into SIMD.
+    /// Number of values processed at a time, which the compiler vectorizes.
     const AT_ONCE: usize = 256;
     let numbers = array.as_primitive::<T>();
     let is_other = |number: &T::Native| !T::is_canonical(*number);
@@ -102,7 +102,7 @@ fn canonical_fields(array: &StructArray) -> Result<Option<StructArray>, ArrowErr
     StructArray::try_new(array.fields().clone(), columns, array.nulls().cloned()).map(Some)
 }
 
-/// Returns the items that offsets point to, and where they are among these: an array may be a small part of another.
+/// Returns the items that offsets point to, and where they are: an array may be a small part of another.
 fn within<O: OffsetSizeTrait>(
     items: &dyn Array,
     offsets: &OffsetBuffer<O>,
@@ -118,7 +118,7 @@ fn within<O: OffsetSizeTrait>(
     Ok((items, OffsetBuffer::new(offsets)))
 }
 
-/// Returns canonical floats as integers of the same order, or such integers as the floats.
+/// Converts canonical floats to integers of the same order, or such integers back to floats.
 pub(super) fn in_order(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     fn of<T: Float>(array: &ArrayRef) -> ArrayRef {
         let order: PrimitiveArray<T::Order> = array.as_primitive::<T>().unary(T::order);
@@ -139,7 +139,7 @@ pub(super) fn in_order(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     })
 }
 
-/// Floats, and the integers that are ordered as they are.
+/// Floats, and integers of the same order.
 trait Float: ArrowPrimitiveType {
     type Order: ArrowPrimitiveType;
 
@@ -170,7 +170,7 @@ macro_rules! impl_float {
 
             fn order(number: $number) -> $bits {
                 let bits = number.to_bits().cast_signed();
-                // Those of a negative number ascend as it descends.
+                // The integers of negative numbers would be in reverse order.
                 if bits < 0 { bits ^ $bits::MAX } else { bits }
             }
 
@@ -222,7 +222,7 @@ mod tests {
             lists.append_option(items.map(|items: Vec<f32>| items.into_iter().map(Some)));
         }
         let lists: ArrayRef = Arc::new(lists.finish());
-        // Of a part of an array only that part is looked at.
+        // Only the given part of an array is examined.
         assert!(canonical(&lists.slice(2, 3)).unwrap().is_none());
         let part = canonical(&lists.slice(1, 3)).unwrap().unwrap();
         assert_eq!((part.len(), part.is_null(1)), (3, true));

@@ -1,13 +1,13 @@
-//! Kept rows as bytes, and back.
+//! Serializes kept rows.
 //!
-//! One record after another: a byte that says which form it has, then
+//! A sequence of records: a byte for the form, then
 //!
-//! - 0, no row, and 1, every row: how many row groups in a row;
-//! - 2, runs: how many, then of each the gap before it and its length;
+//! - 0, no row, and 1, every row: the number of consecutive row groups;
+//! - 2, runs: their number, then for each the gap before it and its length;
 //! - 3, a mask: one bit for each row, the first in the lowest bit of the first byte.
 //!
-//! Numbers are LEB128: seven bits a byte, low ones first. Whatever the bytes, reading them takes memory in proportion to
-//! them and to the row groups, and ends in sets as [`RowSet`] makes them or in a refusal.
+//! Numbers are LEB128: seven bits per byte, low ones first. Whatever the bytes, reading takes memory in proportion to
+//! them and to the row groups, and yields sets as [`RowSet`] makes them, or a refusal.
 
 use std::ops::Range;
 
@@ -58,7 +58,7 @@ pub(super) fn put_sets(sets: &[RowSet], sizes: &[u32], out: &mut Vec<u8>) {
                 out.push(MASK);
                 let aligned = BooleanBuffer::new(mask.sliced(), 0, mask.len());
                 out.extend_from_slice(&aligned.values()[..num_bytes(sizes[0])]);
-                // What a mask holds beyond its last row is chance, and equal sets are equal bytes.
+                // Bits of a mask beyond its last row are arbitrary, and equal sets must be equal bytes.
                 if let (Some(last), rows @ 1..) = (out.last_mut(), sizes[0] % 8) {
                     *last &= (1 << rows) - 1;
                 }
@@ -67,7 +67,7 @@ pub(super) fn put_sets(sets: &[RowSet], sizes: &[u32], out: &mut Vec<u8>) {
     }
 }
 
-/// Cuts sets and sizes where a record ends.
+/// Splits sets and sizes at the ends of records.
 fn chunks<'a>(sets: &'a [RowSet], sizes: &'a [u32]) -> impl Iterator<Item = (&'a [RowSet], &'a [u32])> {
     let is_constant = |set: &RowSet| matches!(set, RowSet::None | RowSet::All);
     let mut before = 0;
@@ -121,7 +121,7 @@ pub(super) fn take_sets(bytes: &mut &[u8], sizes: &[u32]) -> Option<Vec<RowSet>>
 
 fn take_runs(bytes: &mut &[u8], num_rows: u32) -> Option<RowSet> {
     let num_runs = usize::try_from(take_number(bytes)?).ok()?;
-    // Each takes two bytes at least.
+    // Each takes at least two bytes.
     let mut runs = Vec::with_capacity(num_runs.min(bytes.len() / 2));
     let mut end = 0_u32;
     for number in 0..num_runs {

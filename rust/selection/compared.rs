@@ -1,7 +1,7 @@
-//! Floats compared with numbers, as a processor does it.
+//! Native comparisons of floats with numbers.
 //!
-//! With a number that is no NaN its comparisons are SQL's, whatever the sign of a zero and the bits of a NaN, but that NaN is
-//! above all: what is above a number, or not below it, is what is not at most it, or not below it, as a processor sees it.
+//! With a number other than NaN, a processor's comparisons match SQL's, whatever the sign of a zero and the bits of a
+//! NaN, except that SQL's NaN is above everything: so `x > n` is computed as `NOT x <= n`, and `x >= n` as `NOT x < n`.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
@@ -11,7 +11,7 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, Operator};
 
-/// A conjunction of comparisons of one column of floats with numbers.
+/// A conjunction of comparisons of one float column with numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Compared {
     Float32(Vec<(Operator, f32)>),
@@ -19,7 +19,7 @@ pub(super) enum Compared {
 }
 
 impl Compared {
-    /// Returns what `expr` compares, an expression over a single column, if it does nothing else.
+    /// Returns the comparisons of `expr`, an expression over a single column, if there is nothing else in it.
     pub(super) fn of(expr: &Expr) -> Option<Self> {
         let mut all = Vec::new();
         for conjunct in split_conjunction(expr) {
@@ -52,7 +52,7 @@ impl Compared {
         all.iter().map(wide).collect::<Option<_>>().map(Self::Float64).or_else(narrow)
     }
 
-    /// Returns one bit for each value, set for those that pass; `None` for values of another type.
+    /// Returns one bit per value, set for those that pass; `None` for values of another type.
     pub(super) fn mask(&self, column: &ArrayRef) -> Option<BooleanBuffer> {
         let passed = match self {
             Self::Float32(all) => mask_of(column.as_primitive_opt::<Float32Type>()?.values(), all),
@@ -86,7 +86,7 @@ fn compare<T: PartialOrd + Copy>(values: &[T], op: Operator, number: T) -> Boole
     }
 }
 
-/// Returns a bit for each value: first bytes, several of which the compiler makes at a time, and bits of eight of them at once.
+/// Returns a bit per value: first as bytes, several at a time by vectorization, then packed eight at a time.
 fn bits<T: Copy>(values: &[T], passes: impl Fn(T) -> bool) -> BooleanBuffer {
     const FIRST_BITS: u64 = 0x0102_0408_1020_4080;
     let words = values.chunks(64).map(|values| {

@@ -1,10 +1,10 @@
-//! Decimal numbers of any length, and where they are among the integers or the decimals of a type.
+//! Decimal numbers of any length, and their positions among the values of an integer or decimal type.
 
 use arrow_buffer::i256;
 use arrow_schema::{DECIMAL256_MAX_PRECISION, DataType};
 use datafusion::common::ScalarValue;
 
-/// A number: its digits, of which the first and the last are not 0, times a power of ten.
+/// A number: its digits, without leading and trailing zeros, times a power of ten.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Number {
     is_negative: bool,
@@ -13,7 +13,7 @@ pub(super) struct Number {
 }
 
 impl Number {
-    /// Returns the number that a text in decimal is.
+    /// Parses a number in decimal notation.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let unsigned = text.strip_prefix('-');
         let (is_negative, text) = (unsigned.is_some(), unsigned.unwrap_or(text));
@@ -37,8 +37,8 @@ impl Number {
         Some(Self { is_negative, digits: significant.to_owned(), exponent })
     }
 
-    /// Returns the shortest number that is read as this double: what was written, if that had at most 15 digits. An integer of
-    /// more digits was given as a double, and is what it is.
+    /// Returns the shortest number that is read as this double: what was written, if that had at most 15 digits. An
+    /// integer of more digits was given as a double, and is taken exactly.
     pub(super) fn of_double(double: f64) -> Option<Self> {
         Self::of_float(&format!("{double:e}"), &format!("{double:.0}"), f64::DIGITS)
     }
@@ -49,7 +49,7 @@ impl Number {
         if was_written { Some(shortest) } else { Self::parse(whole) }
     }
 
-    /// Returns the number that a value is; `None` for an infinity, a NaN, NULL and what is not a number.
+    /// Returns a value's number; `None` for infinity, NaN, NULL and non-numbers.
     pub(super) fn of_value(value: &ScalarValue) -> Option<Self> {
         match value {
             ScalarValue::Float64(Some(value)) => Self::of_double(*value),
@@ -76,14 +76,14 @@ impl Number {
         Self { is_negative: !self.is_negative && !self.digits.is_empty(), ..self }
     }
 
-    /// Returns the double that is nearest.
+    /// Returns the nearest double.
     pub(super) fn to_double(&self) -> Option<f64> {
         let sign = if self.is_negative { "-" } else { "" };
         format!("{sign}0{}e{}", self.digits, self.exponent).parse().ok()
     }
 
-    /// Returns how many units of `10^-scale` the number has, without its sign and what is less than one, and the first digit
-    /// of that; `None` if they are more than any type holds.
+    /// Returns the number's magnitude in units of `10^-scale`, truncated, and the first truncated digit; `None` if no
+    /// type holds it.
     fn units(&self, scale: i8) -> Option<(i256, Option<u8>)> {
         if self.digits.is_empty() {
             return Some((i256::ZERO, None));
@@ -106,7 +106,7 @@ impl Number {
     }
 }
 
-/// Where a number is among those of a type.
+/// The position of a number among those of a type.
 #[derive(Debug, PartialEq)]
 pub(super) enum Place {
     At(ScalarValue),
@@ -126,7 +126,7 @@ pub(super) struct Grid<'a> {
 }
 
 impl<'a> Grid<'a> {
-    /// Returns the numbers of a type of integers or decimals.
+    /// Returns the numbers of an integer or decimal type.
     pub(super) fn of(data_type: &'a DataType) -> Option<Self> {
         use DataType::{Decimal32, Decimal64, Decimal128, Decimal256, Dictionary};
         if let Dictionary(_, values) = data_type {
@@ -161,7 +161,7 @@ impl<'a> Grid<'a> {
         self.value(self.most)
     }
 
-    /// Returns where a number is among them.
+    /// Returns the position of a number among them.
     pub(super) fn place(&self, number: &Number) -> Option<Place> {
         let (floor, is_exact) = match number.units(self.scale) {
             None if number.is_negative => return self.value(self.least).map(Place::Below),
@@ -181,7 +181,7 @@ impl<'a> Grid<'a> {
         }
     }
 
-    /// Returns the one that is nearest to a number, of two the one farther from zero; `None` if it is not between them.
+    /// Returns the one nearest to a number, ties away from zero; `None` if it is out of range.
     pub(super) fn rounded(&self, number: &Number) -> Option<ScalarValue> {
         let (units, left_out) = number.units(self.scale)?;
         let is_half = left_out.is_some_and(|digit| digit >= b'5');
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(Number::of_double(f64::NAN), None);
         assert_eq!(Number::of_value(&ScalarValue::Decimal128(Some(-1250), 9, 1)), Some(number("-125")));
         assert_eq!(Number::of_value(&ScalarValue::Float32(Some(0.1))), Some(number("0.1")));
-        // Integers that no double has in 15 digits, and what has been written in fewer.
+        // Integers that no double has in 15 digits, and ones written with fewer.
         for power in [54, 62, 63] {
             let (whole, single) = (1_u64 << power, ScalarValue::Float32(Some(2_f32.powi(power))));
             assert_eq!(Number::of_double(2_f64.powi(power)), Some(number(&whole.to_string())));

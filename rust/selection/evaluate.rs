@@ -19,7 +19,7 @@ use crate::dataset::{Coded, RowGroupRead, RowGroupRef, Snapshot};
 use crate::error::{Error, Result};
 use crate::panics;
 
-/// A dictionary's values are evaluated, in the place of rows, where there are at least so many rows for each.
+/// Dictionary values are evaluated instead of rows if there are at least this many rows per value.
 const ROWS_PER_VALUE: usize = 2;
 
 /// A filter, or a part of one, ready to run on batches of its columns.
@@ -29,16 +29,16 @@ pub(super) struct Evaluator {
     /// The dataset columns that the filter reads.
     columns: Arc<[usize]>,
     predicate: Arc<dyn PhysicalExpr>,
-    /// The same, if it only compares floats.
+    /// The same filter, if it only compares floats.
     compared: Option<Compared>,
-    /// What becomes of a row of NULLs, once somebody has asked.
+    /// The result for a row of NULLs, once requested.
     passes_nulls: Arc<OnceLock<Option<bool>>>,
 }
 
 impl Evaluator {
     /// Compiles `filter` for batches of `columns`.
     ///
-    /// [Tries it out](try_out), so that what must fail on every row (a literal that cannot be cast) fails now.
+    /// [Tries it out](try_out), so that what would fail on every row (a literal that cannot be cast) fails now.
     pub(super) fn try_new(snapshot: &Arc<Snapshot>, filter: &Expr, columns: &[usize], text: &str) -> Result<Self> {
         let unusable = |reason| Error::Sql { sql: sql::shortened(text), reason };
         let schema = Schema::new(columns.iter().map(|&i| snapshot.schema.field(i).clone()).collect::<Vec<_>>());
@@ -53,7 +53,7 @@ impl Evaluator {
         Ok(this)
     }
 
-    /// Returns the same without what compares floats by itself.
+    /// Returns the same without the native comparison of floats.
     #[cfg(any(test, fuzzing))]
     pub(super) fn without_compared(mut self) -> Self {
         self.compared = None;
@@ -65,11 +65,11 @@ impl Evaluator {
         &self.columns
     }
 
-    /// Returns one bit for each row of a read, of which `bytes` were fetched.
+    /// Returns one bit for each row of a read, given the fetched `bytes`.
     ///
     /// # Errors
     ///
-    /// Those of decoding, and [`Error::Evaluate`] where the expression fails on a value.
+    /// Those of decoding, and [`Error::Evaluate`] if the expression fails on a value.
     pub(super) fn evaluate(
         &self,
         row_group: RowGroupRef,
@@ -91,8 +91,8 @@ impl Evaluator {
         Ok(mask.finish())
     }
 
-    /// Returns what [`Self::evaluate`] does, of a column with a dictionary whose values are fewer than the rows: each of them is
-    /// evaluated once. `None` where that cannot be done, or fails: no row may have the value on which it does.
+    /// Like [`Self::evaluate`], for a column with a dictionary that has fewer values than there are rows: each value is
+    /// evaluated once. `None` if that is not possible, or fails: perhaps no row has the value that failed.
     fn evaluate_coded(&self, read: &RowGroupRead, bytes: &[Bytes]) -> Option<BooleanBuffer> {
         let mut rows = read.decode_coded(bytes, read.num_rows() / ROWS_PER_VALUE)?;
         let mut passing: Option<Vec<bool>> = None;
@@ -120,7 +120,7 @@ impl Evaluator {
         Some(mask.finish())
     }
 
-    /// Returns whether a row of NULLs is kept; `None` where the filter fails on it.
+    /// Returns whether a row of NULLs is kept; `None` if the filter fails on it.
     fn passes_nulls(&self) -> Option<bool> {
         if let Some(passes) = self.passes_nulls.get() {
             return *passes;
@@ -128,7 +128,7 @@ impl Evaluator {
         let fields = self.columns.iter().map(|&column| self.snapshot.schema.field(column).clone());
         let row = row_of_nulls(fields).ok();
         let passes = row.and_then(|row| self.mask(&row).ok()).map(|mask| mask.count_set_bits() > 0);
-        // Not made within: who is forked meanwhile would wait for it for ever.
+        // Not computed inside `get_or_init`: a child forked meanwhile would wait for it forever.
         *self.passes_nulls.get_or_init(|| passes)
     }
 
@@ -137,9 +137,9 @@ impl Evaluator {
         aside(|| self.passes_nulls()) == Some(false)
     }
 
-    /// Returns one bit for each row of `batch`: set where the filter is true, clear where it is false or NULL.
+    /// Returns one bit for each row of `batch`: set if the filter is true, clear if it is false or NULL.
     pub(super) fn mask(&self, batch: &RecordBatch) -> Result<BooleanBuffer, String> {
-        // Some functions want rows.
+        // Some functions fail without rows.
         if batch.num_rows() == 0 { Ok(BooleanBuffer::new_unset(0)) } else { self.caught_mask(batch) }
     }
 
@@ -169,11 +169,11 @@ impl Evaluator {
     }
 }
 
-/// Evaluates an expression on no rows; or on one of NULLs, where a function wants some.
+/// Evaluates an expression on no rows, or on a row of NULLs if a function needs some.
 ///
 /// # Errors
 ///
-/// Says why it fails on no rows, if it fails on NULLs, too.
+/// Why it fails on no rows, if it also fails on NULLs.
 pub(crate) fn try_out<T>(
     schema: &SchemaRef,
     evaluate: impl Fn(&RecordBatch) -> Result<T, String>,
@@ -190,8 +190,8 @@ fn row_of_nulls(fields: impl Iterator<Item = Field>) -> Result<RecordBatch, Arro
     RecordBatch::try_new_with_options(Arc::new(schema), nulls, &options)
 }
 
-/// Runs what may wait for requests, as functions of Python do that read another dataset, so that a thread of theirs that is
-/// here goes on with them elsewhere.
+/// Runs work that may wait for requests, such as Python functions that read another dataset, so that tasks of this
+/// runtime thread continue elsewhere.
 fn aside<T>(work: impl FnOnce() -> T) -> T {
     let is_of_requests =
         Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);

@@ -1,10 +1,9 @@
 //! SQL's floats: one NaN, equal to itself and above every number, and one zero.
 //!
-//! Arrow compares floats by their bits, where `-0.0` is below `0.0` and a NaN is below or above everything by its
-//! sign. So a float gets one bit pattern for each SQL value where it comes into being: in columns as they are decoded,
-//! in literals, and by a function around arithmetic, functions and casts that make another one. Whatever compares,
-//! groups, joins or orders them then needs to know nothing, and a column that is compared stays bare, so that statistics
-//! decide it.
+//! Arrow compares floats by their bits, where `-0.0` is below `0.0` and a NaN is below or above everything depending on
+//! its sign. So floats get one bit pattern per SQL value at their origin: in columns as they are decoded, in literals,
+//! and by a function around arithmetic, functions and casts that may produce others. Comparing, grouping, joining and
+//! ordering then need no special care, and a compared column stays bare, so that statistics can decide it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -22,20 +21,20 @@ use super::canonical::in_order;
 pub(crate) use super::canonical::{canonical, canonical_columns, has_floats};
 use super::numbers::null_as_arguments;
 
-/// Functions that hand on what they are given.
+/// Functions that pass their arguments on unchanged.
 const HANDING_ON: [&str; 8] =
     ["array_element", "canonical_float", "coalesce", "get_field", "make_array", "named_struct", "nullif", "struct"];
 
-/// Functions that cast what they are given first.
+/// Functions that cast their first argument.
 const CASTING: [&str; 2] = ["arrow_cast", "cast_column"];
 
-/// Functions that take a part out of what they are given first.
+/// Functions that take a part of their first argument.
 const TAKING: [&str; 2] = ["array_element", "get_field"];
 
-/// Puts the function of [`canonical_floats`] around everything in a type-checked expression that makes floats, and gives
-/// its literals their one bit pattern.
+/// Wraps everything that makes floats in a type-checked expression in the function of [`canonical_floats`], and makes
+/// its literals canonical.
 ///
-/// Arithmetic is made canonical as a whole: what it computes with need not be, unless it divides by it.
+/// Arithmetic is made canonical as a whole: its operands need not be, except for divisors.
 pub(crate) fn with_canonical_floats(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
     let canonical = expr.transform_up(|node| {
         let made = match node {
@@ -60,17 +59,18 @@ pub(crate) fn with_canonical_floats(expr: Expr, schema: &DFSchema) -> PlanResult
     Ok(canonical.data)
 }
 
-/// Returns an expression with one bit pattern for each value of its floats.
+/// Returns an expression with one bit pattern per float value.
 pub(crate) fn canonical_floats(expr: Expr) -> Expr {
     Form::Canonical.call(expr)
 }
 
-/// Returns floats as integers of the same order, and such integers as the floats.
+/// Converts floats to integers of the same order, and such integers back to floats.
 pub(crate) fn order_of_floats(expr: Expr) -> Expr {
     Form::Order.call(expr)
 }
 
-/// Returns whether a type-checked expression has floats: as its type says, which takes long for what is nested deeply.
+/// Returns whether a type-checked expression has floats, according to its type, which is slow to compute for deep
+/// nesting.
 fn holds_floats(expr: &Expr, schema: &DFSchema) -> PlanResult<bool> {
     Ok(match expr {
         Expr::ScalarFunction(call) if call.name() == Form::Canonical.name() => true,
@@ -82,7 +82,7 @@ fn holds_floats(expr: &Expr, schema: &DFSchema) -> PlanResult<bool> {
     })
 }
 
-/// Returns whether an expression that is no arithmetic may make floats of its own.
+/// Returns whether a non-arithmetic expression may make floats of its own.
 fn may_make_floats(expr: &Expr, schema: &DFSchema) -> PlanResult<bool> {
     Ok(match expr {
         Expr::Cast(cast) => {
@@ -90,13 +90,13 @@ fn may_make_floats(expr: &Expr, schema: &DFSchema) -> PlanResult<bool> {
             has_floats(to) && !keeps_floats(&cast.expr.get_type(schema)?, to)
         }
         Expr::TryCast(_) | Expr::HigherOrderFunction(_) => true,
-        // Those of checked numbers are of integers, or hand on.
+        // Checked arithmetic is on integers; the others pass values on.
         Expr::ScalarFunction(call) => !call.name().starts_with("checked_") && !HANDING_ON.contains(&call.name()),
         _ => false,
     })
 }
 
-/// Returns whether `op` compares.
+/// Returns whether `op` is a comparison.
 pub(super) fn is_comparison(op: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
@@ -106,8 +106,8 @@ fn is_arithmetic(op: Operator) -> bool {
     matches!(op, Operator::Plus | Operator::Minus | Operator::Multiply | Operator::Divide | Operator::Modulo)
 }
 
-/// Returns whether a cast that is given canonical floats makes no others: in fewer bits a number may become -0.0, and text may
-/// be any float.
+/// Returns whether a cast of canonical floats yields canonical ones: narrowing may produce -0.0, and text may be any
+/// float.
 fn keeps_floats(from: &DataType, to: &DataType) -> bool {
     if from.is_floating() && to.is_floating() {
         return from.primitive_width() <= to.primitive_width();
@@ -115,7 +115,7 @@ fn keeps_floats(from: &DataType, to: &DataType) -> bool {
     from == to || from.is_integer() && to.is_floating() || from.is_decimal() && *to == DataType::Float64
 }
 
-/// Takes the function off that [`canonical_floats`] puts around an expression.
+/// Unwraps the function of [`canonical_floats`] from an expression.
 fn bare(expr: Expr) -> Expr {
     match expr {
         Expr::ScalarFunction(mut call) if call.name() == Form::Canonical.name() && call.args.len() == 1 => {
@@ -125,8 +125,9 @@ fn bare(expr: Expr) -> Expr {
     }
 }
 
-/// Returns an expression that only casts a column, or takes a field or an item out of it, as it is without the function of
-/// [`canonical_floats`]: what is not compared keeps the sign of its zeros, as a whole column does. `None` of any other.
+/// Returns an expression that only casts a column, or takes a field or an item out of it, without the function of
+/// [`canonical_floats`]: what is not compared keeps the sign of its zeros, as a whole column does. `None` for any
+/// other.
 pub(crate) fn handed_on(expr: &Expr) -> Option<Expr> {
     let inside = |expr: &Expr| if matches!(expr, Expr::Column(_)) { Some(expr.clone()) } else { handed_on(expr) };
     match expr {
@@ -150,12 +151,12 @@ pub(crate) fn handed_on(expr: &Expr) -> Option<Expr> {
     }
 }
 
-/// What is done with floats.
+/// The conversion of floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Form {
-    /// Gives them one bit pattern for each value.
+    /// To one bit pattern per value.
     Canonical,
-    /// Turns canonical ones into integers of the same order, and these back.
+    /// From canonical floats to integers of the same order, or back.
     Order,
 }
 

@@ -1,4 +1,4 @@
-//! Fuzzes what reads saved selections, and SQL.
+//! Fuzzes the reading of saved selections, and SQL.
 
 use std::sync::{Arc, LazyLock};
 
@@ -12,8 +12,8 @@ use super::{Filter, saved};
 use crate::dataset::{Snapshot, fuzz::open};
 use crate::fuzz::Numbers;
 
-/// Reads the rows of row groups, and a saved selection whose checksum is made here: what is accepted is written and read
-/// again as the same.
+/// Reads the rows of row groups, and a saved selection whose checksum is computed here: accepted ones survive a round
+/// trip.
 pub fn selections(data: &[u8]) {
     let mut numbers = Numbers(data);
     let sizes: Vec<u32> = (0..numbers.byte() % 6).map(|_| u32::from(numbers.short()) + 1).collect();
@@ -31,7 +31,7 @@ pub fn selections(data: &[u8]) {
     }
 }
 
-/// Returns inputs to begin with.
+/// Returns initial inputs.
 #[cfg(test)]
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     use arrow_buffer::BooleanBuffer;
@@ -66,11 +66,11 @@ static ROWS: LazyLock<Option<(RecordBatch, Arc<Snapshot>)>> = LazyLock::new(|| {
     Some((batch, snapshot))
 });
 
-/// `sqlparser` reads what follows a period more than once, and so what is nested in that: 18 of `a.b.(` take it 0.7 s, 12 no
-/// tenth of that, and the fuzzer writes hundreds.
+/// `sqlparser` reads what follows a period more than once, and so everything nested in it: 18 levels of `a.b.(` take
+/// 0.7 s, 12 levels less than a tenth of that, and the fuzzer writes hundreds.
 const MAX_PERIODS: usize = 12;
 
-/// Parses a filter and evaluates it: on all rows at once, and on some and the others, and by DataFusion alone.
+/// Parses a filter and evaluates it: on all rows at once, on some and the others, and by DataFusion alone.
 pub fn sql(data: &[u8]) {
     let (Ok(text), Some((batch, snapshot))) = (str::from_utf8(data), &*ROWS) else { return };
     if text.matches('.').count() > MAX_PERIODS {

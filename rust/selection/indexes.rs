@@ -1,8 +1,8 @@
 //! Column indexes and bloom filters: which to load, all in one pass, and what they decide.
 //!
-//! Both are small beside the columns that they may spare, but nobody knows before how much that is: the bounds of pages
-//! of unsorted values decide nothing. So they are loaded where half of the predicate columns' bytes are worth more than the
-//! indexes and the round trip that they wait for. Those that came with the footer cost nothing.
+//! Both are small compared to the columns that they may save, but how much they save is not known in advance: page
+//! bounds of unsorted values decide nothing. So they are loaded if half of the predicate columns' bytes are worth more
+//! than the indexes and their round trip. Those that came with the footer are free.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -24,13 +24,13 @@ use crate::panics;
 use crate::rows::RowSet;
 use crate::source::{Connection, coalesce, read_ranges};
 
-/// Indexes of an object are asked for together up to this size: those of neighbouring row groups are one request.
+/// Indexes of an object are requested together up to this size: those of neighbouring row groups share one request.
 const GROUP_BYTES: u64 = 8 << 20;
 
-/// Groups of indexes that are asked for at the same time.
+/// Groups of indexes that are requested at the same time.
 const GROUPS_IN_FLIGHT: usize = 256;
 
-/// An index is asked for if it is at most this part of the predicate columns of its row group.
+/// An index is loaded only if it is at most this fraction of its row group's predicate columns.
 const PART_OF_COLUMNS: u64 = 4;
 
 /// An index or filter of one column of one row group.
@@ -43,7 +43,7 @@ struct Index {
     range: Range<u64>,
 }
 
-/// Row groups of one object with the indexes to load of each.
+/// Row groups of one object, with the indexes to load for each.
 type Group = Vec<(Open, Vec<Index>)>;
 
 /// What indexes decided.
@@ -57,7 +57,7 @@ pub(super) struct Decided {
     pub(super) pages_pruned: u64,
 }
 
-/// A filter's parts with what asks statistics about them.
+/// A filter's parts, with their statistics predicates.
 #[derive(Debug)]
 pub(super) struct Judge {
     pub(super) snapshot: Arc<Snapshot>,
@@ -65,8 +65,8 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Narrows what is open of each row group, by the indexes that are worth their bytes; about `memory_bytes` of them are in
-    /// hand at once.
+    /// Narrows the undecided rows of each row group by the indexes that are worth their bytes; holds about
+    /// `memory_bytes` of them at once.
     ///
     /// # Errors
     ///
@@ -115,8 +115,8 @@ impl Judge {
         Ok((judged.into_iter().map(add).collect(), sum))
     }
 
-    /// Returns for each part which rows of a row group are likely to pass, if anything tells: indexes, or the statistics of
-    /// the row group where a column has no more than one page.
+    /// For each part, returns which rows of a row group are likely to pass, if known: from indexes, or from the row
+    /// group's statistics if a column has only one page.
     pub(super) fn likely<'a>(&self, open: &'a Open) -> Vec<Option<Cow<'a, Shares>>> {
         let fragment = self.snapshot.fragment(open.row_group);
         let RowGroupRef { index, num_rows, .. } = open.row_group;
@@ -133,7 +133,7 @@ impl Judge {
         group.first().map_or(0, |(open, _)| self.snapshot.fragment(open.row_group).store)
     }
 
-    /// Returns the bytes of the indexes of a group that must be asked for, and of the columns of their row groups.
+    /// Returns the bytes of the indexes of a group that must be requested, and of the columns of their row groups.
     fn asked_bytes(&self, group: &Group) -> (u64, u64) {
         let (mut asked, mut gap_bytes, mut column_bytes) = (Vec::new(), 0, 0_u64);
         for (open, indexes) in group {
@@ -149,7 +149,7 @@ impl Judge {
         (coalesce(&asked, gap_bytes).iter().map(|range| range.end - range.start).sum(), column_bytes)
     }
 
-    /// Returns the indexes that could decide something, small enough for it.
+    /// Returns the indexes that could decide something and are small enough.
     fn indexes(&self, open: &Open) -> Vec<Index> {
         let (fragment, row_group) = (self.snapshot.fragment(open.row_group), open.row_group.index);
         let column_bytes = self.column_bytes(open);
@@ -178,7 +178,7 @@ impl Judge {
         found
     }
 
-    /// Returns the bytes of the columns of the parts that are open in a row group.
+    /// Returns the bytes of the columns of the parts that are undecided in a row group.
     fn column_bytes(&self, open: &Open) -> u64 {
         let fragment = self.snapshot.fragment(open.row_group);
         let undecided = self.parts.iter().zip(&open.unknown).filter(|(_, rows)| **rows != RowSet::None);
@@ -213,7 +213,7 @@ impl Judge {
         connection.io.spawn_blocking(judge).await.map_err(|panic| Error::Internal { reason: panic.to_string() })
     }
 
-    /// Narrows what is open of one row group, by indexes and their bytes. One that cannot be parsed decides nothing.
+    /// Narrows the undecided rows of one row group, given indexes and their bytes. Malformed ones decide nothing.
     fn judge(&self, mut open: Open, indexes: &[Index], bytes: &[Bytes]) -> (Open, Decided) {
         let fragment = self.snapshot.fragment(open.row_group);
         let (row_group, num_rows) = (open.row_group.index, open.row_group.num_rows);
@@ -262,7 +262,7 @@ impl Judge {
     }
 }
 
-/// Puts neighbouring row groups of an object together, up to [`GROUP_BYTES`] of indexes.
+/// Groups neighbouring row groups of an object, up to [`GROUP_BYTES`] of indexes.
 fn groups(wanted: impl Iterator<Item = (Open, Vec<Index>)>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut group_bytes = 0_u64;
@@ -283,8 +283,8 @@ fn groups(wanted: impl Iterator<Item = (Open, Vec<Index>)>) -> Vec<Group> {
     groups
 }
 
-/// Returns whether indexes of `index_bytes` are worth loading, which may spare any part of `column_bytes` and wait for one
-/// more round trip: whether half of that part is more than they cost.
+/// Returns whether loading indexes of `index_bytes`, which may save any fraction of `column_bytes` and cost one more
+/// round trip, is worthwhile: whether they cost less than half of `column_bytes`.
 fn is_worth(index_bytes: u64, column_bytes: u64, round_trip_bytes: u64) -> bool {
     column_bytes / 2 > index_bytes.saturating_add(round_trip_bytes)
 }

@@ -1,6 +1,7 @@
-//! Selections kept on disk, so that the second run and the other ranks need not evaluate them again.
+//! A disk cache of selections, so that later runs and other ranks need not evaluate them again.
 //!
-//! The key is all that a selection depends on: the objects, the query, and the versions of what evaluates it.
+//! The key covers everything that a selection depends on: the objects, the query, and the versions of what evaluates
+//! it.
 
 use std::sync::Arc;
 
@@ -17,10 +18,11 @@ use crate::io::Io;
 /// The folder of the cache.
 const KIND: &str = "selections";
 
-/// Changes when the layout of an entry does, counts of the report, then the rows; and when a filter comes to mean other rows.
+/// Changes when the layout of an entry does (counts of the report, then the rows), and when filters come to select
+/// other rows.
 const LAYOUT: &str = "2";
 
-/// The place of one selection in the cache.
+/// The cache entry of one selection.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     cache: Cache,
@@ -28,8 +30,8 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Returns the place of what `query` selects from `snapshot`; `None` without a cache, and where nothing tells another
-    /// version of an object from this one.
+    /// Returns the entry for what `query` selects from `snapshot`; `None` without a cache, or if versions of an object
+    /// cannot be distinguished.
     pub(crate) fn of_process(snapshot: &Snapshot, query: &[String]) -> Option<Self> {
         Self::new(Cache::of_process(KIND)?, snapshot, query)
     }
@@ -40,8 +42,8 @@ impl Kept {
         Some(Self { cache, key: versions.into_iter().chain(identity).chain(query.iter().cloned()).collect() })
     }
 
-    /// Returns the selection that is kept here; otherwise evaluates it, and keeps it if that took reads and it is whole. The
-    /// disk is used on threads of `io`.
+    /// Returns the cached selection; otherwise evaluates it, and caches it if that took reads and it is complete. The
+    /// disk is accessed on threads of `io`.
     ///
     /// # Errors
     ///
@@ -64,14 +66,14 @@ impl Kept {
         let mut selection = evaluate.await?;
         if selection.report.requests > 0 && !selection.report.is_partial {
             let bytes = encode(&selection, &sizes);
-            // What cannot be kept is evaluated again the next time.
+            // What cannot be stored is evaluated again next time.
             blocking(&io, move || kept.put(&bytes)).await?;
         }
         selection.note = damaged.map(|path| format!("the cached selection `{path}` was damaged; it was made again"));
         Ok(selection)
     }
 
-    /// Returns the selection that is kept here, if there is one; the path of what is none.
+    /// Returns the cached selection, if there is one; the path of an invalid entry.
     fn get(&self, sizes: &[u32]) -> Result<Option<Selection>, String> {
         let key: Vec<&str> = self.key.iter().map(String::as_str).collect();
         let bytes = match self.cache.get(&key) {
@@ -96,9 +98,9 @@ async fn blocking<T: Send + 'static>(io: &Io, work: impl FnOnce() -> T + Send + 
     io.spawn_blocking(work).await.map_err(|panic| Error::Internal { reason: panic.to_string() })
 }
 
-/// Returns a hash of the objects' e-tags; `None` if one has none, as on some web servers: an object as large, with the same
-/// statistics, could be another. Tags of local files are in no fingerprint, since they differ between copies; a selection is
-/// not taken over to a copy, which costs one evaluation.
+/// Returns a hash of the objects' e-tags; `None` if one has none, as on some web servers: another object could have the
+/// same size and statistics. Fingerprints exclude tags of local files, since they differ between copies; so a selection
+/// is not shared with a copy, which costs one evaluation.
 fn tags(snapshot: &Snapshot) -> Option<String> {
     let mut hash = Sha256::new();
     for fragment in &snapshot.fragments {
@@ -149,7 +151,7 @@ mod tests {
         Snapshot::of_sizes(&SIZES)
     }
 
-    /// Asks for the selection; returns it and how often it was evaluated.
+    /// Requests the selection; returns it and how often it was evaluated.
     fn ask(folder: &Path, query: &str, requests: u64) -> (Selection, u32) {
         let snapshot = snapshot();
         let kept = Kept::new(Cache::new(folder.to_owned(), 1 << 20), &snapshot, &[query.to_owned()]).unwrap();

@@ -1,8 +1,8 @@
 //! Guesses how many rows pass a filter, where only the time of a read depends on it.
 //!
-//! A comparison of a number with literals is taken to keep that part of a page's rows which the literals leave of the
-//! span between the page's bounds: exact for values that are spread evenly, and for sorted ones as good as its pages are
-//! small. What is not such a comparison is not guessed.
+//! A comparison of a number with literals is assumed to keep the fraction of a page's rows given by the literals' share
+//! of the span between the page's bounds: exact for evenly distributed values, and good for sorted ones if pages are
+//! small. Other expressions are not guessed.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub(super) struct Between {
     data_type: DataType,
     low: f64,
     high: f64,
-    /// What lies between a number and the next one: nothing for floats.
+    /// The distance between adjacent numbers; 0 for floats.
     step: f64,
 }
 
@@ -66,25 +66,25 @@ impl Between {
         between
     }
 
-    /// Returns the dataset column that it is about.
+    /// Returns the dataset column.
     pub(super) fn column(&self) -> usize {
         self.column
     }
 
-    /// Returns which part of the rows of each page is likely to pass, in a row group of `num_rows` rows whose column has
-    /// these bounds.
+    /// Returns the fraction of each page's rows that is likely to pass, in a row group of `num_rows` rows whose column
+    /// has these bounds.
     pub(super) fn shares(&self, bounds: &PageBounds, num_rows: u32) -> Option<Shares> {
         let (mins, maxes) = (numbers(&bounds.mins, &self.data_type)?, numbers(&bounds.maxes, &self.data_type)?);
         let ends = bounds.first_rows.iter().skip(1).copied().chain([num_rows]);
         let share = |page: usize| match (mins.is_valid(page), maxes.is_valid(page)) {
             (true, true) => self.share(mins.value(page), maxes.value(page)),
-            // Only NULLs, or nobody knows.
+            // All NULL, or unknown.
             _ => 0.0,
         };
         Some(Shares(ends.enumerate().map(|(page, end)| (end, share(page))).collect()))
     }
 
-    /// Returns which part of the numbers from `min` to `max` passes.
+    /// Returns the fraction of the numbers from `min` to `max` that passes.
     fn share(&self, min: f64, max: f64) -> f64 {
         let (low, high) = (self.low.max(min), self.high.min(max));
         if low > high {
@@ -97,12 +97,12 @@ impl Between {
     }
 }
 
-/// Which part of the rows is likely to pass, from page to page: each with the row at which it ends.
+/// The fraction of rows that is likely to pass, per page, with the row at which it ends.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Shares(Vec<(u32, f64)>);
 
 impl Shares {
-    /// Returns the part of `rows` that is likely to pass.
+    /// Returns the fraction of `rows` that is likely to pass.
     pub(super) fn of(&self, rows: &Range<u32>) -> f64 {
         let first = self.0.partition_point(|(end, _)| *end <= rows.start);
         let (mut start, mut passing) = (rows.start, 0.0);
@@ -118,7 +118,7 @@ impl Shares {
     }
 }
 
-/// Returns column, operator and literal of a comparison, the column first.
+/// Returns column, operator and literal of a comparison, in this order.
 fn comparison(expr: &Expr) -> Option<(&str, Operator, &ScalarValue)> {
     let Expr::BinaryExpr(binary) = expr else { return None };
     match (column_of(&binary.left), column_of(&binary.right), binary.left.as_ref(), binary.right.as_ref()) {
@@ -128,7 +128,7 @@ fn comparison(expr: &Expr) -> Option<(&str, Operator, &ScalarValue)> {
     }
 }
 
-/// Returns the name of a column, which may be cast to what it is compared with, or have one NaN made of all.
+/// Returns the name of a column, possibly cast to the type it is compared with or with canonical floats.
 fn column_of(expr: &Expr) -> Option<&str> {
     match expr {
         Expr::Column(column) => Some(&column.name),
@@ -142,7 +142,7 @@ fn is_number(data_type: &DataType) -> bool {
     data_type.is_numeric() || data_type.is_temporal()
 }
 
-/// Returns values, compared as `data_type`, as numbers on a line; `None` if they are none.
+/// Returns values, compared as `data_type`, as floats; `None` if they are not numbers.
 fn numbers(values: &ArrayRef, data_type: &DataType) -> Option<Float64Array> {
     let values = arrow_cast::cast(values, data_type).ok()?;
     let values = match data_type {
@@ -183,7 +183,7 @@ mod tests {
         assert!(close(share("0.75 <= x", 0.0, 1.0), 0.25));
         assert!(close(share("x > 0.25 AND x <= 0.75", 0.0, 0.5), 0.5));
         assert!(close(share("x > 2", 0.0, 0.5), 0.0));
-        // Whole numbers have a width.
+        // Integers have a width.
         assert!(close(share("a = 3", 1.0, 12.0), 1.0 / 12.0));
         assert!(close(share("a < 3", 1.0, 12.0), 2.0 / 12.0));
         assert!(close(share("a BETWEEN 7 AND 8", 1.0, 12.0), 2.0 / 12.0));

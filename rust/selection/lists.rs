@@ -1,8 +1,8 @@
-//! Keeps lists of values apart that the simplifier would make one of.
+//! Keeps lists of values apart that the simplifier would merge.
 //!
-//! It makes `x IN (1)` of `x IN (1, 2) AND x NOT IN (2)`, and true or false where no value is left: as if neither `x` nor any
-//! of the values were NULL. So where an expression has several lists, each is hidden from the others in a function that does
-//! nothing, until all is simplified.
+//! It turns `x IN (1, 2) AND x NOT IN (2)` into `x IN (1)`, and into true or false if no value is left, as if neither
+//! `x` nor any of the values were NULL. So if an expression has several lists, each is hidden from the others in an
+//! identity function until everything is simplified.
 
 use datafusion::common::Result as PlanResult;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -12,14 +12,14 @@ use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
 use super::numbers;
 
-/// Returns the simple form of an expression.
+/// Returns the simplified form of an expression.
 pub(crate) fn simplified(simplifier: &ExprSimplifier, expr: Expr) -> PlanResult<Expr> {
     let expr = shown(expr)?;
     let expr = if num_lists(&expr)? > 1 { hidden(expr)? } else { expr };
     shown(simplifier.simplify(expr)?)
 }
 
-/// Returns whether a plan has several lists, which the engine may bring together wherever they stand.
+/// Returns whether a plan has several lists, which the engine may merge wherever they are.
 pub(crate) fn are_several(plan: &LogicalPlan) -> PlanResult<bool> {
     let mut num = 0;
     plan.apply_with_subqueries(|node| {
@@ -53,7 +53,7 @@ pub(crate) fn hidden(expr: Expr) -> PlanResult<Expr> {
     Ok(hidden.data)
 }
 
-/// Returns an expression whose lists are not hidden.
+/// Returns the expression with its lists unhidden.
 pub(crate) fn shown(expr: Expr) -> PlanResult<Expr> {
     let shown = expr.transform_down(|node| {
         if let Some(list) = numbers::list_hidden_in(&node) {
@@ -70,7 +70,7 @@ pub(crate) fn shown(expr: Expr) -> PlanResult<Expr> {
     Ok(shown.data)
 }
 
-/// Returns whether an expression is a list, or becomes one, as `x = 1 OR x = 2` does.
+/// Returns whether an expression is a list, or becomes one, like `x = 1 OR x = 2`.
 fn is_list(expr: &Expr) -> bool {
     match expr {
         Expr::InList(_) => true,
@@ -79,7 +79,7 @@ fn is_list(expr: &Expr) -> bool {
     }
 }
 
-/// Returns whether a condition is made of comparisons with values alone, of which one may hold.
+/// Returns whether a condition is a disjunction of comparisons with values only.
 fn is_choice(expr: &Expr) -> bool {
     let mut pending = vec![expr];
     while let Some(node) = pending.pop() {

@@ -1,13 +1,13 @@
-//! Numbers as they are written, where they are compared with integers and decimals.
+//! Numeric literals compared with integers and decimals, taken exactly as written.
 //!
-//! The engine reads a number that has a point, or that 64 bits do not hold, as a double, and compares a decimal with it to 15
-//! digits after the point, an integer as a double: in both cases other numbers than those that stand there. So what is
-//! compared with an integer or a decimal becomes a literal of the same type. Where the type does not hold it, the
-//! comparison becomes one with the number before it: `i < 1.5` is `i <= 1`, and statistics decide it like any other. The
-//! same is done with values of parameters, a double being the number that it is printed as. Columns of decimals and of floats
-//! are compared as floats.
+//! The engine reads a number with a point, or one that does not fit into 64 bits, as a double, and compares a decimal
+//! with it to 15 digits after the point, and an integer as a double: in both cases with another number than was
+//! written. So what is compared with an integer or a decimal becomes a literal of the same type. If the type cannot
+//! hold it, the comparison uses the number before it: `i < 1.5` becomes `i <= 1`, and statistics decide it like any
+//! other. The same is done with parameter values, taking a double as the number that it is printed as. Decimal and
+//! float columns are compared as floats.
 //!
-//! Everywhere else a number stays a double. The text of one that a double does not hold is taken past the planner as
+//! Everywhere else a number stays a double. If a double cannot hold it, its text is passed through the planner as
 //! [`WRITTEN`] text that is cast to a double.
 
 use std::ops::ControlFlow;
@@ -25,10 +25,11 @@ use super::digits::{Grid, Number, Place};
 use super::floats::is_comparison;
 use crate::sql::any;
 
-/// How the text of a number begins that a double does not hold; nobody writes one like this.
+/// Prefix of the text of a number that a double cannot hold; nobody writes one like this.
 const WRITTEN: &str = "00";
 
-/// Keeps the digits of numbers that are compared, or cast to another type, from the planner, which makes doubles of them.
+/// Protects the digits of numbers that are compared, or cast to another type, from the planner, which makes doubles of
+/// them.
 pub(crate) fn keep_digits(node: &mut impl ast::VisitMut) {
     let _: ControlFlow<()> = ast::visit_expressions_mut(node, |expr| {
         match expr {
@@ -70,7 +71,7 @@ fn keep(operand: &mut ast::Expr) {
             return keep(inner);
         }
         ast::Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr: inner } => {
-            // With its sign a number is read as one.
+            // A number is read together with its sign.
             if let ast::Expr::Nested(nested) = inner.as_mut()
                 && number(nested).is_some()
             {
@@ -103,10 +104,10 @@ fn keep(operand: &mut ast::Expr) {
     }
 }
 
-/// Makes an `IN` of `x = ANY(values)` whose values are known, which are then compared one by one, each as what it is.
+/// Turns `x = ANY(values)` with known values into an `IN`, whose values are compared one by one, each in its own type.
 ///
-/// The engine casts either side to the type of the other: it knows no cast between decimals and integers, nor between units of
-/// time, makes doubles of large integers, and cuts moments off.
+/// The engine casts either side to the type of the other: it has no cast between decimals and integers, nor between
+/// units of time, makes doubles of large integers, and truncates timestamps.
 pub(crate) fn with_known_members(expr: Expr) -> PlanResult<Transformed<Expr>> {
     expr.transform_up(|node| {
         let Expr::ScalarFunction(call) = &node else { return Ok(Transformed::no(node)) };
@@ -124,7 +125,7 @@ pub(crate) fn with_known_members(expr: Expr) -> PlanResult<Transformed<Expr>> {
     })
 }
 
-/// Returns the values of a list that is written or a parameter.
+/// Returns the values of a list that is a literal or a parameter.
 fn members_of(list: &Expr) -> Option<Vec<Expr>> {
     match list {
         Expr::ScalarFunction(made) if made.name() == "make_array" => Some(made.args.clone()),
@@ -136,7 +137,7 @@ fn members_of(list: &Expr) -> Option<Vec<Expr>> {
     }
 }
 
-/// Has numbers that are compared with integers and decimals, or cast to decimals, compared and cast as they are written.
+/// Makes numbers that are compared with integers and decimals, or cast to decimals, exact.
 pub(crate) fn compared_exactly(expr: Expr, schema: &DFSchema) -> PlanResult<Transformed<Expr>> {
     expr.transform_up(|node| {
         let replaced = match &node {
@@ -159,7 +160,7 @@ pub(crate) fn compared_exactly(expr: Expr, schema: &DFSchema) -> PlanResult<Tran
     })
 }
 
-/// Compares the bounds of a `BETWEEN` one by one; `None` where `compared` has nothing for either.
+/// Compares the bounds of a `BETWEEN` separately; `None` if `compared` changes neither.
 pub(crate) fn of_between(between: &Between, compared: impl Fn(&Expr, Operator, &Expr) -> Option<Expr>) -> Option<Expr> {
     let Between { expr, negated, low, high } = between;
     let (from, to) = (compared(expr, Operator::GtEq, low), compared(expr, Operator::LtEq, high));
@@ -172,7 +173,7 @@ pub(crate) fn of_between(between: &Between, compared: impl Fn(&Expr, Operator, &
     Some(negated_if(*negated, from.and(to)))
 }
 
-/// Numbers that the type does not hold are left out: nothing is equal to them.
+/// Numbers that the type cannot hold are left out: nothing equals them.
 fn of_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
     let InList { expr, list, negated } = list;
     let data_type = expr.get_type(schema).ok()?;
@@ -197,7 +198,7 @@ fn of_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
     Some(Expr::InList(InList::new(expr.clone(), kept, *negated)))
 }
 
-/// A number that the type does not hold becomes NULL, which is as little equal to anything.
+/// A number that the type cannot hold becomes NULL, which equals nothing either.
 fn of_case(case: &Case, schema: &DFSchema) -> Option<Expr> {
     let data_type = case.expr.as_ref()?.get_type(schema).ok()?;
     let mut replaced = case.clone();
@@ -212,15 +213,15 @@ fn of_case(case: &Case, schema: &DFSchema) -> Option<Expr> {
     (!is_same).then_some(Expr::Case(replaced))
 }
 
-/// Returns `expr`, or its opposite.
+/// Returns `expr`, or its negation.
 pub(crate) fn negated_if(is_negated: bool, expr: Expr) -> Expr {
     if is_negated { not(expr) } else { expr }
 }
 
-/// Returns what says the same as a comparison of integers or decimals with a literal, of which they hold what it compares.
+/// Returns the equivalent of a comparison between integers or decimals and a literal, with a literal of their type.
 fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> Option<Expr> {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
-    // Most have none, and the types of what they are compared with cost time.
+    // Most comparisons have none, and computing the operands' types takes time.
     if !is_number(literal) {
         return None;
     }
@@ -232,7 +233,7 @@ fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> O
     };
     let most = Grid::of(&data_type)?.most()?;
     match (op, place) {
-        // Of none that is not NULL, and of all.
+        // Never true, or true unless NULL.
         (Eq, _) => with(Gt, most),
         (NotEq, _) => with(LtEq, most),
         (IsDistinctFrom, _) => Some(lit(true)),
@@ -245,7 +246,8 @@ fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> O
     }
 }
 
-/// Compares decimals with floats as floats. The engine makes decimals of the floats, of which an infinity and NaN are none.
+/// Compares decimals with floats as floats. The engine would convert the floats to decimals, which have no infinity and
+/// no NaN.
 fn of_columns(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Option<Expr> {
     if matches!(left, Expr::Literal(..)) || matches!(right, Expr::Literal(..)) {
         return None;
@@ -259,7 +261,7 @@ fn of_columns(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Opt
     }
 }
 
-/// Returns the literal of a decimal type that a number is cast to.
+/// Returns the decimal literal for a cast of a number to a decimal type.
 fn rounded(literal: &Expr, data_type: &DataType) -> Option<Expr> {
     if !data_type.is_decimal() || !is_number(literal) {
         return None;
@@ -267,14 +269,15 @@ fn rounded(literal: &Expr, data_type: &DataType) -> Option<Expr> {
     Grid::of(data_type)?.rounded(&number_of(literal)?).map(lit)
 }
 
-/// Returns where a literal is among the numbers of a type; `None` where the engine compares it exactly, or it is no number.
+/// Returns the position of a literal among the numbers of a type; `None` if the engine compares it exactly, or it is
+/// not a number.
 fn place_of(literal: &Expr, data_type: &DataType) -> Option<Place> {
     let is_a = |is: fn(&DataType) -> bool| matches!(literal, Expr::Literal(value, _) if is(&value.data_type()));
     if data_type.is_floating() {
         if !is_a(DataType::is_decimal) {
             return None;
         }
-        // The engine would make decimals of the floats, and there is no NaN among them. It compares narrow floats as doubles.
+        // The engine would convert the floats to decimals, which have no NaN. It compares narrow floats as doubles.
         return Some(Place::At(ScalarValue::Float64(Some(number_of(literal)?.to_double()?))));
     }
     let grid = Grid::of(data_type)?;
@@ -284,7 +287,7 @@ fn place_of(literal: &Expr, data_type: &DataType) -> Option<Place> {
     grid.place(&number_of(literal).or_else(|| beyond_all(literal))?)
 }
 
-/// Returns a number beyond all that a type holds, as are an infinity and NaN, which is above all.
+/// Returns a number beyond the range of any type for an infinity or NaN, which is above everything.
 fn beyond_all(literal: &Expr) -> Option<Number> {
     let double = match literal {
         Expr::Literal(ScalarValue::Float64(Some(double)), _) => *double,
@@ -307,7 +310,7 @@ fn is_number(literal: &Expr) -> bool {
     }
 }
 
-/// Returns what a literal says.
+/// Returns the number in a literal.
 fn number_of(literal: &Expr) -> Option<Number> {
     match literal {
         Expr::Literal(value, _) => Number::of_value(value),
@@ -317,7 +320,7 @@ fn number_of(literal: &Expr) -> Option<Number> {
     }
 }
 
-/// Returns the text of a number that [`keep_digits`] kept.
+/// Returns the text of a number that [`keep_digits`] preserved.
 fn written(cast: &Cast) -> Option<&str> {
     let Expr::Literal(ScalarValue::Utf8(Some(text)), _) = cast.expr.as_ref() else { return None };
     let is_kept = *cast.field.data_type() == DataType::Float64 && text.trim_start_matches('-').starts_with(WRITTEN);

@@ -1,10 +1,11 @@
 //! Which rows of the dataset a query keeps: exact, known before training.
 //!
-//! [`parser`] and [`sql`] turn text into a typed expression, [`passed_over`] finds what of it nobody would do, [`parts`] takes it
-//! apart, [`prune`] decides row groups by statistics,
-//! [`indexes`] more of them, and some of their rows, by [`pages`] and [`bloom`] filters, [`scan`] reads the predicate
-//! columns of the rest for [`evaluate`], [`payload`] begins to read what is kept, and [`rows`] keeps the answer small. A [`subset`] is an answer on its own: to be
-//! combined ([`algebra`]), sampled ([`sample`]) and saved ([`saved`], [`codec`]); [`kept`] are those that the disk holds for the next run.
+//! [`parser`] and [`sql`] turn text into a typed expression, [`passed_over`] finds clauses in it that would be ignored,
+//! [`parts`] splits it, [`prune`] decides row groups by statistics, [`indexes`] more of them, and some of their rows,
+//! by [`pages`] and [`bloom`] filters, [`scan`] reads the predicate columns of the rest for [`evaluate`], [`payload`]
+//! starts to read the kept rows, and [`rows`] keeps the answer small. A [`subset`] is an answer on its own: it can be
+//! combined ([`algebra`]), sampled ([`sample`]) and saved ([`saved`], [`codec`]); [`kept`] caches selections on disk
+//! for the next run.
 
 mod algebra;
 mod bloom;
@@ -70,12 +71,12 @@ pub struct Filter {
     expr: Expr,
     /// The dataset columns that it reads.
     columns: Vec<usize>,
-    /// Its identity says all that it does, which is not so of a part of a query.
+    /// Whether its identity describes it completely, which is not so for a part of a query.
     is_plain: bool,
 }
 
 impl Filter {
-    /// Makes what all filters of a process share.
+    /// Initializes what all filters of a process share.
     pub fn prepare() {
         sql::session();
     }
@@ -90,7 +91,7 @@ impl Filter {
         Self::parse_with(text, &BTreeMap::new(), &snapshot.schema, snapshot)
     }
 
-    /// As [`Self::parse`], with values for `$name`, and with the features of `schema`, whose columns are those of
+    /// Like [`Self::parse`], with values for `$name`, and with the features of `schema`, whose columns are those of
     /// `snapshot`.
     pub(crate) fn parse_with(
         text: &str,
@@ -105,18 +106,18 @@ impl Filter {
         Ok(filter)
     }
 
-    /// Returns a checked expression over the columns of `snapshot` as a filter; `text` is the query it stands in.
+    /// Returns a checked expression over the columns of `snapshot` as a filter; `text` is the query that contains it.
     ///
     /// # Errors
     ///
-    /// [`Error::Sql`](crate::Error::Sql) where it cannot be evaluated.
+    /// [`Error::Sql`](crate::Error::Sql) if it cannot be evaluated.
     pub(crate) fn try_from_expr(text: String, expr: Expr, snapshot: &Arc<Snapshot>) -> Result<Self> {
         let filter = Self::from_expr(text, expr, snapshot);
         Evaluator::try_new(snapshot, &filter.expr, &filter.columns, &filter.text)?;
         Ok(filter)
     }
 
-    /// Returns the filter with what its text leaves open, as a comment to it.
+    /// Returns the filter with a comment for what its text leaves open.
     pub(crate) fn with_comment(self, comment: String) -> Self {
         Self { comment, ..self }
     }
@@ -132,17 +133,17 @@ impl Filter {
         &self.text
     }
 
-    /// Returns whether the text alone says what is kept: no parameters are in it, and no names of classes.
+    /// Returns whether the text alone determines what is kept: without parameters or names of classes.
     pub fn is_all_in_its_text(&self) -> bool {
         self.comment.is_empty()
     }
 
-    /// Returns the text that tells this filter from others.
+    /// Returns the text that identifies this filter.
     pub(crate) fn identity(&self) -> String {
         format!("{}{}", self.text, self.comment)
     }
 
-    /// Returns whether the identity says all that the filter does.
+    /// Returns whether the identity describes the filter completely.
     pub(crate) fn is_plain(&self) -> bool {
         self.is_plain
     }
@@ -170,59 +171,60 @@ pub struct Selection {
     rows: Vec<RowSet>,
     num_rows: u64,
     report: Report,
-    /// What a user may want to know of how it was made.
+    /// What a user may want to know about how it was made.
     note: Option<String>,
-    /// The kept rows before each row group, and at the end all of them; made when first needed.
+    /// The number of kept rows before each row group, and finally of all; computed on demand.
     starts: OnceLock<Box<[u64]>>,
 }
 
-/// What is looked for.
+/// The rows to find.
 #[derive(Debug)]
 pub(crate) struct Sought<'a> {
-    /// All of which a kept row passes.
+    /// A kept row passes all of them.
     pub(crate) filters: &'a [Filter],
-    /// The rows that may be kept; all without.
+    /// The rows that may be kept; `None` for all.
     pub(crate) within: Option<&'a Selection>,
-    /// How many of the first kept rows are enough: those behind them may be missing then; all without.
+    /// How many of the first kept rows are enough: later ones may then be missing; `None` for all.
     pub(crate) enough: Option<u64>,
-    /// What is read of the kept rows meanwhile.
+    /// What to read of the kept rows meanwhile.
     pub(crate) payload: Option<Payload>,
 }
 
-/// What making a selection took.
+/// The cost of making a selection.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Report {
-    /// Row groups that were excluded unread: by their statistics, those of their pages, or bloom filters.
+    /// Row groups excluded without reading them: by their statistics, those of their pages, or bloom filters.
     pub num_pruned: u64,
-    /// Of these, the ones that bloom filters excluded.
+    /// The number of these that bloom filters excluded.
     pub num_pruned_by_bloom: u64,
-    /// Row groups that statistics took whole, unread.
+    /// Row groups taken whole because of their statistics, without reading them.
     pub num_whole: u64,
     /// Row groups whose predicate columns were read.
     pub num_read: u64,
-    /// Row groups outside of what was selected before, or behind those with enough rows, which were not looked at.
+    /// Row groups that were not examined, because they are outside a previous selection, or after those with enough
+    /// rows.
     pub num_outside: u64,
-    /// Rows of those behind may be kept, too.
+    /// Whether rows after the examined ones may be kept, too.
     pub is_partial: bool,
     /// Runs of rows between page bounds that were judged by the statistics of their pages.
     pub num_pages: u64,
-    /// Of these, the ones in which no row passes.
+    /// The number of these in which no row passes.
     pub num_pages_pruned: u64,
-    /// Times that predicate columns were waited for, one after another.
+    /// Number of sequential waits for predicate columns.
     pub num_stages: u64,
     /// Bytes read.
     pub bytes: u64,
     /// Requests made.
     pub requests: u64,
-    /// It was made in an earlier run, or by another process, and kept.
+    /// Whether it was made in an earlier run, or by another process, and cached.
     pub is_cached: bool,
     /// Requests for column indexes and bloom filters.
     pub indexes: Counted,
     /// Requests for predicate columns.
     pub predicates: Counted,
-    /// Time for deciding by statistics; `None` where nothing is known of row groups, because it was not made of filters.
+    /// Time for deciding by statistics; `None` if row groups were not judged, because it was not made from filters.
     pub pruning: Option<Duration>,
-    /// Time for all of it; `None` where it was made elsewhere, and nothing is known of what it took.
+    /// Total time; `None` if it was made elsewhere, at unknown cost.
     pub elapsed: Option<Duration>,
 }
 
@@ -235,7 +237,7 @@ impl Selection {
         Self::of_sets(snapshot, vec![RowSet::All; snapshot.row_groups.len()], report)
     }
 
-    /// Returns the rows whose numbers, over all row groups, are in `ranges`, which ascend and are disjoint.
+    /// Returns the rows whose numbers, over all row groups, are in `ranges`, which are ascending and disjoint.
     pub(crate) fn of_ranges(snapshot: &Snapshot, ranges: &[Range<u64>]) -> Self {
         let mut start = 0;
         let sets = snapshot.row_groups.iter().map(|row_group| {
@@ -269,7 +271,7 @@ impl Selection {
         Self { rows, num_rows, report, note: None, starts: OnceLock::new() }
     }
 
-    /// Returns the selection of these sets of rows, of row groups of `sizes` rows.
+    /// Returns the selection of these sets, for row groups of `sizes` rows.
     pub(crate) fn of_sizes(rows: Vec<RowSet>, sizes: &[u32]) -> Self {
         let num_rows = rows.iter().zip(sizes).map(|(set, &size)| u64::from(set.count(0..size))).sum();
         Self { rows, num_rows, report: Report::default(), note: None, starts: OnceLock::new() }
@@ -280,7 +282,7 @@ impl Selection {
         &self.rows
     }
 
-    /// Returns the kept rows before each row group of the snapshot, and at the end all of them.
+    /// Returns the number of kept rows before each row group of the snapshot, and finally of all.
     pub(crate) fn starts(&self, snapshot: &Snapshot) -> &[u64] {
         if let Some(starts) = self.starts.get() {
             return starts;
@@ -292,19 +294,19 @@ impl Selection {
             Some(*before)
         });
         let made = std::iter::once(0).chain(ends).collect();
-        // Not made within: who is forked meanwhile would wait for it for ever.
+        // Not computed inside `get_or_init`: a child forked meanwhile would wait for it forever.
         self.starts.get_or_init(|| made)
     }
 
     /// Evaluates the conjunction of the filters.
     ///
-    /// Reads the predicate columns of the rows that statistics do not decide: one round trip deep, and up to two more
-    /// where what they spare is worth it; again for each batch of row groups where a number of rows is enough. Begins to
-    /// read the payload.
+    /// Reads the predicate columns of the rows that statistics do not decide: in one round trip, and up to two more if
+    /// what they save is worth it; again for each batch of row groups if a number of rows is enough. Starts to read the
+    /// payload.
     ///
     /// # Errors
     ///
-    /// Those of reading, and [`Error::Evaluate`](crate::Error::Evaluate) where the filter fails on a value.
+    /// Those of reading, and [`Error::Evaluate`](crate::Error::Evaluate) if the filter fails on a value.
     pub(crate) async fn evaluate(
         snapshot: &Arc<Snapshot>,
         Sought { filters, within, enough, payload }: Sought<'_>,
@@ -338,7 +340,7 @@ impl Selection {
         bytes
     }
 
-    /// Returns the selection that [`Self::to_bytes`] wrote for the same snapshot; `None` for other bytes.
+    /// Restores the selection that [`Self::to_bytes`] wrote for the same snapshot; `None` for other bytes.
     pub fn from_bytes(snapshot: &Snapshot, mut bytes: &[u8]) -> Option<Self> {
         let rows = codec::take_sets(&mut bytes, &sizes(snapshot))?;
         bytes.is_empty().then(|| Self::of_sets(snapshot, rows, Report::default()))
@@ -354,18 +356,18 @@ impl Selection {
         self.num_rows
     }
 
-    /// Returns what a user may want to know of how the selection was made.
+    /// Returns what a user may want to know about how the selection was made.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// Returns what making the selection took.
+    /// Returns the cost of making the selection.
     pub fn report(&self) -> Report {
         self.report
     }
 }
 
-/// Returns the rows of each row group.
+/// Returns the number of rows of each row group.
 fn sizes(snapshot: &Snapshot) -> Vec<u32> {
     snapshot.row_groups.iter().map(|row_group| row_group.num_rows).collect()
 }

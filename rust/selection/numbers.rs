@@ -1,10 +1,10 @@
-//! SQL's numbers: what does not fit is an error or, by `TRY_CAST`, NULL; never another number.
+//! SQL's numbers: what does not fit is an error or, with `TRY_CAST`, NULL; never another number.
 //!
-//! The engine's arithmetic wraps around, in columns and in the constants that it folds. So `+`, `-` and `*` of
-//! integers, and the negation of one, become functions that fail instead; sums are computed in a wider type. And its
-//! simplifier moves a cast from the column to the literal it is compared with, which compares numbers that the cast would have refused or rounded; and its
-//! pruning casts the bounds of columns, which bound nothing where the cast does not keep the order. So casts that may do
-//! any of it are hidden from it, in a function that does nothing.
+//! The engine's arithmetic wraps around, both on columns and in constant folding. So `+`, `-` and `*` of integers, and
+//! negation, become functions that fail instead; sums are computed in a wider type. Its simplifier also moves a cast
+//! from the column to the literal it is compared with, thereby comparing numbers that the cast would have refused or
+//! rounded; and its pruning casts the bounds of columns, which are wrong if the cast does not keep the order. So casts
+//! that may be affected are hidden from it in an identity function.
 
 use std::sync::{Arc, LazyLock};
 
@@ -20,7 +20,7 @@ use datafusion::logical_expr::{
     Signature, Volatility,
 };
 
-/// Replaces the integer arithmetic of a type-checked expression by [`Checked`], and puts it around casts that lose
+/// Replaces the integer arithmetic of a type-checked expression by [`Checked`], and wraps it around casts that lose
 /// something or do not keep the order.
 pub(crate) fn checked_numbers(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
     let checked = expr.transform_up(|node| {
@@ -54,7 +54,7 @@ pub(crate) fn checked_numbers(expr: Expr, schema: &DFSchema) -> PlanResult<Expr>
     Ok(checked.data)
 }
 
-/// Returns whether a cast fails on some numbers or times of `from`, or makes two of them one.
+/// Returns whether a cast fails on some numbers or times of `from`, or maps two of them to one.
 pub(super) fn is_lossy(from: &DataType, to: &DataType) -> bool {
     use DataType::{Decimal32, Decimal64, Decimal128, Decimal256, Timestamp};
     let digits_of = |data_type: &DataType| match data_type {
@@ -76,8 +76,8 @@ pub(super) fn is_lossy(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// Returns whether a cast keeps the order of values: not if it leaves the hour of a day of a time, or the truth of a number,
-/// or goes between an instant and the local time of a zone that has a summer time.
+/// Returns whether a cast keeps the order of values: not if it keeps only the time of day, or the truth value of a
+/// number, or converts between an instant and the local time of a zone with daylight saving time.
 fn keeps_order(from: &DataType, to: &DataType) -> bool {
     use DataType::{Boolean, Time32, Time64, Timestamp};
     match (value_type(from), value_type(to)) {
@@ -124,9 +124,9 @@ enum Operation {
     Subtract,
     Multiply,
     Negate,
-    /// Returns the operand as it is.
+    /// Returns the operand unchanged.
     Keep,
-    /// As `Keep`, and is taken out of an expression that is simple.
+    /// Like `Keep`, but removed once the expression is simplified.
     Hide,
 }
 
@@ -160,30 +160,30 @@ impl Operation {
     }
 }
 
-/// Returns an expression that is the same, and that the engine takes for another one.
+/// Returns an equivalent expression that the engine does not recognize as such.
 pub(crate) fn kept_apart(expr: Expr) -> Expr {
     Operation::Keep.call(vec![expr])
 }
 
-/// Returns a list of values as the engine does not see that it is one; see [`lists`](super::lists).
+/// Hides from the engine that an expression is a list of values; see [`lists`](super::lists).
 pub(super) fn hidden_list(list: Expr) -> Expr {
     Operation::Hide.call(vec![list])
 }
 
-/// Returns the list that is hidden in an expression, if it is one.
+/// Returns the list that is hidden in an expression, if there is one.
 pub(super) fn list_hidden_in(expr: &Expr) -> Option<&Expr> {
     let Expr::ScalarFunction(ScalarFunction { func, args }) = expr else { return None };
     let checked = func.inner().downcast_ref::<Checked>()?;
     args.first().filter(|_| checked.operation == Operation::Hide)
 }
 
-/// Returns a sum that was computed in a wider type as one of `data_type`; it fails where that does not hold it.
+/// Converts a sum computed in a wider type to `data_type`; fails if it does not fit.
 pub(crate) fn narrowed_sum(sum: Expr, data_type: DataType) -> Expr {
     let function = Narrowed { data_type, signature: Signature::any(1, Volatility::Immutable) };
     Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(function.into()), vec![sum]))
 }
 
-/// Returns what comes of a function that is NULL where one of its arguments is, and nowhere else.
+/// Returns the field of a function's result that is NULL exactly where one of its arguments is.
 pub(super) fn null_as_arguments(function: &impl ScalarUDFImpl, arguments: &ReturnFieldArgs) -> PlanResult<FieldRef> {
     let types: Vec<_> = arguments.arg_fields.iter().map(|field| field.data_type().clone()).collect();
     let is_nullable = arguments.arg_fields.iter().any(|field| field.is_nullable());
@@ -221,7 +221,7 @@ impl ScalarUDFImpl for Narrowed {
     }
 }
 
-/// A function that computes with integers of one type, and fails where the type does not hold the result.
+/// A function that computes with integers of one type, and fails if the result does not fit.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Checked {
     operation: Operation,

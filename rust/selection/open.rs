@@ -1,4 +1,4 @@
-//! What is still open of a row group: rows that may pass, and parts of the filter that nobody has decided for them.
+//! What is still undecided in a row group: rows that may pass, and the parts of the filter to evaluate on them.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::rows::RowSet;
 /// A row group that statistics do not decide.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Open {
-    /// Its place among those of the snapshot.
+    /// Its index in the snapshot.
     pub(super) place: usize,
     pub(super) row_group: RowGroupRef,
     /// Rows that no part has excluded.
@@ -24,14 +24,13 @@ pub(super) struct Open {
 }
 
 impl Open {
-    /// Returns the kept rows, if all parts are decided on all rows that are left.
+    /// Returns the kept rows, if all parts are decided on all remaining rows.
     pub(super) fn decided(&self) -> Option<RowSet> {
         let is_decided = self.alive == RowSet::None || self.unknown.iter().all(|rows| *rows == RowSet::None);
         is_decided.then(|| self.alive.clone())
     }
 
-    /// Returns the chance that any of `rows` is kept where rows of each part are as `likely` to pass; none where that is not
-    /// known.
+    /// Returns the probability that any of `rows` is kept, given the `likely` shares of each part; `None` if unknown.
     pub(super) fn chance(&self, likely: &[Option<Cow<'_, Shares>>], rows: &Range<u32>) -> f64 {
         let open = likely.iter().zip(&self.unknown).filter(|(_, unknown)| **unknown != RowSet::None);
         let share: f64 = open.map(|(likely, _)| likely.as_ref().map_or(0.0, |shares| shares.of(rows))).product();
@@ -39,7 +38,7 @@ impl Open {
     }
 }
 
-/// Returns the rows of `set` that are in `runs`: ascending and disjoint runs of a row group of `num_rows` rows.
+/// Returns the rows of `set` in `runs`, which are ascending and disjoint, of a row group of `num_rows` rows.
 pub(super) fn intersect(set: &RowSet, runs: Vec<Range<u32>>, num_rows: u32) -> RowSet {
     let mut mask = BooleanBufferBuilder::new(0);
     let mut kept: Vec<Range<u32>> = Vec::with_capacity(runs.len());
@@ -84,7 +83,7 @@ fn append(mask: &mut BooleanBufferBuilder, runs: impl Iterator<Item = Range<u32>
     mask.append_n((rows.end - end) as usize, false);
 }
 
-/// Returns `rows` with only those of its bits set that are set in `passed`, which has a bit for each of them.
+/// Returns `rows` with those of its set bits cleared that are clear in `passed`, which has a bit for each of them.
 pub(super) fn spread(rows: &BooleanBuffer, passed: &BooleanBuffer) -> BooleanBuffer {
     if passed.len() == rows.len() {
         return passed.clone();

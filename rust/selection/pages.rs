@@ -1,7 +1,7 @@
 //! Decides the rows of a row group by the bounds of its pages.
 //!
-//! Pages of different columns begin at different rows, so rows are judged interval by interval: from where a page of any
-//! of the columns begins to where the next one does. Within an interval each column has the bounds of one page.
+//! Pages of different columns begin at different rows, so rows are judged interval by interval: from one page boundary
+//! of any of the columns to the next. Within an interval each column has the bounds of one page.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -24,7 +24,7 @@ pub(super) struct Pages<'a> {
     columns: Vec<ColumnPages>,
 }
 
-/// The bounds of one column in each interval, of the dataset's type.
+/// The bounds of one column in each interval, in the dataset's type.
 #[derive(Debug)]
 struct ColumnPages {
     column: usize,
@@ -34,7 +34,7 @@ struct ColumnPages {
 }
 
 impl<'a> Pages<'a> {
-    /// Lays the pages of columns of the dataset, given with their bounds, over a row group of `num_rows` rows.
+    /// Divides a row group of `num_rows` rows by the pages of the dataset's columns, given with their bounds.
     pub(super) fn new(schema: &'a SchemaRef, num_rows: u32, bounds: &[(usize, PageBounds)]) -> Self {
         let intervals = intervals(num_rows, bounds.iter().map(|(_, bounds)| &bounds.first_rows[..]));
         let columns = bounds.iter().filter_map(|(column, bounds)| {
@@ -53,7 +53,8 @@ impl<'a> Pages<'a> {
                     let (page, len) = (page? as usize, u64::from(interval.end - interval.start));
                     let end = bounds.first_rows.get(page + 1).copied().unwrap_or(num_rows);
                     let page_rows = u64::from(end.checked_sub(*bounds.first_rows.get(page)?)?);
-                    // An interval may be a part of its page: where the NULLs are is known if there are none, or nothing else.
+                    // An interval may be a part of its page: its NULLs are known only if there are none, or all are
+                    // NULL.
                     match *counts.get(page)? {
                         0 => Some(0),
                         count if count >= page_rows => Some(len),
@@ -115,7 +116,7 @@ impl PruningStatistics for Pages<'_> {
     }
 }
 
-/// Cuts the rows of a row group where a page begins; `first_rows` are those of the pages of each column, ascending.
+/// Splits the rows of a row group wherever a page begins; `first_rows` are those of each column's pages, ascending.
 fn intervals<'a>(num_rows: u32, first_rows: impl Iterator<Item = &'a [u32]>) -> Vec<Range<u32>> {
     let mut starts: Vec<u32> = first_rows.flatten().copied().chain([0]).filter(|row| *row < num_rows).collect();
     starts.sort_unstable();

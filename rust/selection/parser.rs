@@ -1,8 +1,8 @@
-//! Text of SQL to the parser's tree.
+//! Parses SQL text.
 //!
-//! sqlparser takes all that follows `IS [NOT] DISTINCT FROM` as its right side, across `AND` and `OR`: in
-//! `a IS DISTINCT FROM b AND c` the `b AND c`. So it is given an operator of nearly the same rank in its place, one lower than
-//! that of `IS`, and the tree gets back what was written.
+//! sqlparser takes everything after `IS [NOT] DISTINCT FROM` as its right side, across `AND` and `OR`: in `a IS
+//! DISTINCT FROM b AND c`, that is `b AND c`. So a stand-in operator with nearly the same precedence, one below that of
+//! `IS`, is parsed instead, and replaced in the resulting tree.
 
 use std::ops::ControlFlow;
 
@@ -20,13 +20,13 @@ use super::sql::session;
 const DISTINCT: &str = "IS DISTINCT FROM";
 const NOT_DISTINCT: &str = "IS NOT DISTINCT FROM";
 
-/// The keywords that make them, and what stands in their place.
+/// Their keywords, and the operators that stand in for them.
 const STAND_INS: [(&[Keyword], &str); 2] = [
     (&[Keyword::IS, Keyword::DISTINCT, Keyword::FROM], DISTINCT),
     (&[Keyword::IS, Keyword::NOT, Keyword::DISTINCT, Keyword::FROM], NOT_DISTINCT),
 ];
 
-/// Functions whose arguments are separated by words, which may also be functions of that name.
+/// Functions with keywords between their arguments, which may also be ordinary functions of that name.
 const RETRIED: [Keyword; 11] = [
     Keyword::CAST,
     Keyword::CEIL,
@@ -41,7 +41,7 @@ const RETRIED: [Keyword; 11] = [
     Keyword::TRY_CAST,
 ];
 
-/// How many of them, and of fields behind a `.`, are within each other.
+/// Maximum nesting of these functions, and of fields after a `.`.
 const MAX_RETRIED: usize = 16;
 
 /// Parses one statement.
@@ -49,7 +49,7 @@ pub(crate) fn statement(text: &str) -> PlanResult<Statement> {
     let mut statements = parser_of(text)?.parse_statements()?;
     let Some(mut statement) = statements.pop_front() else { return plan_err!("it is empty; expected a SELECT") };
     if !statements.is_empty() {
-        return plan_err!("it is several statements, expected one SELECT");
+        return plan_err!("it has several statements; expected one SELECT");
     }
     if let Statement::Statement(statement) = &mut statement {
         balance(statement.as_mut());
@@ -58,7 +58,7 @@ pub(crate) fn statement(text: &str) -> PlanResult<Statement> {
     Ok(statement)
 }
 
-/// Parses an expression, which may have a name.
+/// Parses an expression, which may have an alias.
 pub(super) fn expression(text: &str) -> PlanResult<ast::ExprWithAlias> {
     let mut parsed = parser_of(text)?.parse_into_expr()?;
     balance(&mut parsed.expr);
@@ -76,8 +76,8 @@ fn parser_of(text: &str) -> PlanResult<DFParser<'static>> {
         .build()
 }
 
-/// Refuses text that would be read more than 65,536 times if there is a mistake in it: each time that the parser fails behind
-/// a `.`, or within the brackets of one of [`RETRIED`], it reads what is there as something else.
+/// Refuses text that would be read more than 65,536 times if it has a mistake: each time the parser fails after a `.`,
+/// or within the brackets of one of [`RETRIED`], it reads that part again as something else.
 fn refuse_retries(tokens: &[TokenWithSpan]) -> PlanResult<()> {
     let (mut open, mut num_around, mut num_here) = (Vec::new(), 0, 0);
     let mut last = &Token::EOF;
@@ -150,13 +150,13 @@ fn end_of(keywords: &[Keyword], tokens: &[TokenWithSpan], start: usize) -> Optio
     Some(end)
 }
 
-/// Rebuilds long chains of `AND` and `OR` as balanced trees, which say the same: where one is within another expression, the
-/// planner writes its text out for each of its levels.
+/// Rebuilds long chains of `AND` and `OR` as equivalent balanced trees: for an expression nested in another one, the
+/// planner formats its text once per level.
 fn balance(parsed: &mut impl ast::VisitMut) {
     let _: ControlFlow<()> = parsed.visit(&mut Balancing);
 }
 
-/// Visits chains before what is in them: they are shallow then.
+/// Visits chains before their contents, which makes them shallow.
 struct Balancing;
 
 impl ast::VisitorMut for Balancing {
@@ -207,7 +207,7 @@ fn taken(expr: &mut ast::Expr) -> ast::Expr {
     std::mem::replace(expr, ast::Expr::value(ast::Value::Null))
 }
 
-/// Puts the comparisons in the place of the operators that stood for them.
+/// Replaces the stand-in operators by the comparisons.
 fn restore(parsed: &mut impl ast::VisitMut) {
     let _: ControlFlow<()> = ast::visit_expressions_mut(parsed, |expr| {
         if let ast::Expr::BinaryOp { left, op: ast::BinaryOperator::Custom(name), right } = expr {
@@ -227,7 +227,7 @@ fn restore(parsed: &mut impl ast::VisitMut) {
 mod tests {
     use super::*;
 
-    /// Returns an expression as it is understood: each comparison in brackets.
+    /// Returns an expression as parsed, with each comparison in brackets.
     fn understood(text: &str) -> String {
         let mut expr = expression(text).unwrap().expr;
         let _: std::ops::ControlFlow<()> = ast::visit_expressions_mut(&mut expr, |expr| {

@@ -1,10 +1,10 @@
-//! Takes a filter apart: what is decided and evaluated alone, in which order, and what is read first.
+//! Splits a filter: which parts are decided and evaluated separately, in which order, and what is read first.
 //!
-//! A row must pass every conjunct, so a conjunct is only asked about rows that passed those before it. Cheap ones come
-//! first. One that can fail on a value (`a / z > 1`) comes after all that are written before it (`z <> 0`), so that they
-//! guard it; evaluated on fewer rows it can only fail less often.
+//! A row must pass every conjunct, so a conjunct is only evaluated on rows that passed those before it. Cheap ones come
+//! first. One that can fail on a value (`a / z > 1`) comes after all that are written before it (`z <> 0`), so that
+//! they guard it; evaluated on fewer rows it can only fail less often.
 //!
-//! All this is pure; [`super::scan`] does it.
+//! All this is pure; [`super::scan`] executes it.
 
 use arrow_schema::{DataType, Schema};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -15,10 +15,11 @@ use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator};
 use super::likely::Between;
 use super::{numbers, sql};
 
-/// Parts of a filter at most: each is asked about every row group. More conjuncts over more columns stay one part.
+/// Maximum number of parts: each is checked for every row group. If conjuncts cover more column sets, they stay one
+/// part.
 const MAX_PARTS: usize = 32;
 
-/// Of the pages that are left, one in this many is taken to hold rows that pass one more conjunct.
+/// Of the remaining pages, one in this many is assumed to have rows that pass one more conjunct.
 const PAGES_PER_SURVIVOR: u64 = 4;
 
 /// A conjunction of some of a filter's conjuncts, over the same columns.
@@ -29,11 +30,11 @@ pub(super) struct Part {
     pub(super) columns: Vec<usize>,
     /// Whether evaluating it may fail on some value.
     pub(super) can_fail: bool,
-    /// The numbers that pass it, if it only compares one.
+    /// The numbers that pass it, if it only compares one column.
     pub(super) between: Option<Between>,
 }
 
-/// Returns the parts of `filter` in the order in which they are written, by their first conjuncts.
+/// Returns the parts of `filter` in the order of their first conjuncts.
 pub(super) fn split(filter: &Expr, schema: &Schema) -> Vec<Part> {
     let mut parts: Vec<(Vec<Expr>, Vec<usize>, bool)> = Vec::new();
     let types = DFSchema::try_from(schema.clone()).ok();
@@ -65,7 +66,7 @@ fn whole(filter: &Expr, schema: &Schema) -> Part {
     Part { expr: filter.clone(), columns, can_fail: true, between: None }
 }
 
-/// Returns whether evaluating `expr` may fail on some value: all but what is known not to.
+/// Returns whether evaluating `expr` may fail on some value: anything not known to succeed.
 fn can_fail(expr: &Expr, schema: Option<&DFSchema>) -> bool {
     let is_harmless = |node: &Expr| match node {
         Expr::Column(_) | Expr::Literal(..) | Expr::Alias(_) | Expr::Not(_) | Expr::Between(_) | Expr::Case(_) => true,
@@ -76,7 +77,7 @@ fn can_fail(expr: &Expr, schema: Option<&DFSchema>) -> bool {
         Expr::Cast(cast) => schema
             .and_then(|schema| cast.expr.get_type(schema).ok())
             .is_some_and(|from| is_harmless_cast(&from, cast.field.data_type())),
-        // The one function here that is ours.
+        // The only function of ours here.
         Expr::ScalarFunction(call) => call.name() == "canonical_float",
         _ => false,
     };
@@ -93,7 +94,8 @@ fn is_harmless_operator(op: Operator) -> bool {
     matches!(op, And | Or | Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Returns whether an expression divides by an integer that always works: neither 0 nor -1, by which the least one overflows.
+/// Returns whether an expression divides by an integer that always works: neither 0 nor -1, for which the least integer
+/// overflows.
 fn divides_by_number(binary: &BinaryExpr) -> bool {
     let is_division = matches!(binary.op, Operator::Divide | Operator::Modulo);
     let Expr::Literal(divisor, _) = binary.right.as_ref() else { return false };
@@ -112,8 +114,8 @@ fn is_harmless_cast(from: &DataType, to: &DataType) -> bool {
     from == to || (is_number(from) && is_number(to) && !numbers::is_lossy(from, to))
 }
 
-/// Returns the order in which to evaluate parts with these costs: the cheapest that may come next, again and again. One
-/// that can fail may come when all that are written before it have.
+/// Returns the order in which to evaluate parts with these costs: always the cheapest that may come next. One that can
+/// fail comes after all that are written before it.
 pub(super) fn order(can_fail: &[bool], costs: &[u64]) -> Vec<usize> {
     let mut left: Vec<usize> = (0..costs.len()).collect();
     let mut ordered = Vec::with_capacity(left.len());
@@ -128,19 +130,19 @@ pub(super) fn order(can_fail: &[bool], costs: &[u64]) -> Vec<usize> {
 /// What the parts that follow some others would read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Following {
-    /// Bytes of the parts before.
+    /// Bytes of the preceding parts.
     pub(super) before: u64,
-    /// Bytes that the others read where pages can be left out.
+    /// Bytes that the others read if pages can be skipped.
     pub(super) in_pages: u64,
     /// Bytes that the others read in any case.
     pub(super) whole: u64,
 }
 
-/// Returns how many parts to read at first, the others being read only where rows are left: all of them (as many as there
-/// are entries) unless the bytes that are saved are worth one more round trip.
+/// Returns how many parts to read at first, with the others read only for remaining rows: all of them (the number of
+/// entries) unless the saved bytes are worth one more round trip.
 ///
-/// `following[n]` is what the parts after the first `n + 1` would read. Every part is taken to leave one page in
-/// [`PAGES_PER_SURVIVOR`]; nothing tells before it is read.
+/// `following[n]` is what the parts after the first `n + 1` would read. Every part is assumed to leave one page in
+/// [`PAGES_PER_SURVIVOR`], since nothing is known before it is read.
 pub(super) fn num_first(following: &[Following], round_trip_bytes: u64) -> usize {
     let Some(last) = following.last() else { return 0 };
     let mut best = (last.before.saturating_add(last.in_pages).saturating_add(last.whole), following.len());
@@ -215,7 +217,7 @@ mod tests {
         let text = [at(1, 808, 0), at(8, 800, 0), at(808, 0, 0)];
         assert_eq!(num_first(&text, 100), 2);
         assert_eq!(num_first(&text, 1000), 3);
-        // Without pages nothing can be left out.
+        // Without pages nothing can be skipped.
         assert_eq!(num_first(&[at(1, 0, 808), at(8, 0, 800), at(808, 0, 0)], 100), 3);
         assert_eq!(num_first(&[], 100), 0);
         assert_eq!(num_first(&[at(7, 0, 0)], 0), 1);

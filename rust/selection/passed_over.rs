@@ -1,5 +1,5 @@
-//! Clauses of other dialects that the parser takes and the planner passes over, so that the rows would be others than those
-//! that were asked for.
+//! Finds clauses of other dialects that the parser accepts and the planner ignores, which would silently return other
+//! rows than requested.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -12,20 +12,20 @@ use datafusion::sql::sqlparser::ast;
 
 use super::sql::session;
 
-/// Returns what a statement or an expression asks for that nobody would do; `is_brought` tells the functions that come with
-/// it.
+/// Returns a clause of a statement or an expression that would be ignored; `is_brought` recognizes user-defined
+/// functions.
 pub(crate) fn passed_over(parsed: &impl ast::Visit, is_brought: impl Fn(&str) -> bool) -> Option<&'static str> {
     parsed.visit(&mut Search { is_brought }).break_value()
 }
 
-/// Returns the names that `* REPLACE (... AS name)` gives to values of a statement, but for tables of `WITH` that nothing
-/// comes from: they are not in its plan.
+/// Returns the names that `* REPLACE (... AS name)` gives to values of a statement, except in unused `WITH` tables,
+/// which are not in its plan.
 pub(crate) fn replaced(parsed: &impl ast::Visit) -> BTreeSet<String> {
     let mut last: Option<Replaced> = None;
     loop {
         let mut next = Replaced { used: last.as_ref().map(|last| last.tables.clone()), ..Replaced::default() };
         let ControlFlow::Continue(()) = parsed.visit(&mut next);
-        // Each round leaves out tables that those before it had.
+        // Each round drops tables that the previous one still had.
         if next.names.is_empty() || next.used.as_ref() == Some(&next.tables) {
             return next.names;
         }
@@ -33,7 +33,7 @@ pub(crate) fn replaced(parsed: &impl ast::Visit) -> BTreeSet<String> {
     }
 }
 
-/// Returns one of the names that are [`replaced`] by which a plan calls nothing: the planner passes over what is no column.
+/// Returns one of the [`replaced`] names that does not occur in a plan: the planner ignores names that are not columns.
 pub(crate) fn unreplaced(mut names: BTreeSet<String>, plan: &LogicalPlan) -> PlanResult<Option<String>> {
     plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| {
@@ -51,7 +51,7 @@ struct Replaced {
     names: BTreeSet<String>,
     /// Tables that are named by what is used.
     tables: BTreeSet<String>,
-    /// Those that the last round found; at first all are.
+    /// Those found by the last round; initially all.
     used: Option<BTreeSet<String>>,
     unused: Vec<*const ast::Query>,
     num_unused_around: usize,
@@ -106,9 +106,9 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
     fn pre_visit_query(&mut self, query: &ast::Query) -> ControlFlow<Self::Break> {
         first(&[
             (!query.locks.is_empty(), "`FOR UPDATE` and `FOR SHARE` lock nothing here; leave them out"),
-            (query.for_clause.is_some(), "`FOR XML` and `FOR JSON` are not known; leave them out"),
-            (query.settings.is_some(), "`SETTINGS` is not known; leave it out"),
-            (query.format_clause.is_some(), "`FORMAT` is not known; leave it out"),
+            (query.for_clause.is_some(), "`FOR XML` and `FOR JSON` are not supported; leave them out"),
+            (query.settings.is_some(), "`SETTINGS` is not supported; leave it out"),
+            (query.format_clause.is_some(), "`FORMAT` is not supported; leave it out"),
             (names_windows(&query.order_by), NAMED_ELSEWHERE),
         ])
     }
@@ -126,11 +126,11 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
             ),
             (
                 select.projection.iter().any(is_of_a_pattern),
-                "`* ILIKE` is not known; name the columns, or write `* EXCLUDE (...)`",
+                "`* ILIKE` is not supported; name the columns, or write `* EXCLUDE (...)`",
             ),
-            (select.prewhere.is_some(), "`PREWHERE` is not known; write `WHERE`"),
-            (!select.connect_by.is_empty(), "`CONNECT BY` is not known; write `WITH RECURSIVE`"),
-            (!select.distribute_by.is_empty(), "`DISTRIBUTE BY` is not known; leave it out"),
+            (select.prewhere.is_some(), "`PREWHERE` is not supported; write `WHERE`"),
+            (!select.connect_by.is_empty(), "`CONNECT BY` is not supported; write `WITH RECURSIVE`"),
+            (!select.distribute_by.is_empty(), "`DISTRIBUTE BY` is not supported; leave it out"),
             (!modifiers.is_empty(), "write `GROUP BY ROLLUP (...)`, `CUBE (...)` or `GROUPING SETS (...)`"),
             (select.named_window.iter().any(is_derived), DERIVED),
             (names_windows(&select.qualify) || names_windows(&select.having), NAMED_ELSEWHERE),
@@ -142,27 +142,27 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
             return ControlFlow::Continue(());
         };
         first(&[
-            (!partitions.is_empty(), "`PARTITION (...)` behind a table is not known; write `WHERE`"),
-            (!with_hints.is_empty(), "`WITH (...)` behind a table is not known; leave it out"),
-            (*with_ordinality, "`WITH ORDINALITY` is not known; write `row_number() OVER ()`"),
+            (!partitions.is_empty(), "`PARTITION (...)` after a table is not supported; write `WHERE`"),
+            (!with_hints.is_empty(), "`WITH (...)` after a table is not supported; leave it out"),
+            (*with_ordinality, "`WITH ORDINALITY` is not supported; write `row_number() OVER ()`"),
         ])
     }
 
     fn pre_visit_expr(&mut self, expr: &ast::Expr) -> ControlFlow<Self::Break> {
         if is_variable(expr) {
-            return ControlFlow::Break("`@name` is no parameter; write `$name`, or a column in double quotes");
+            return ControlFlow::Break("`@name` is not a parameter; write `$name`, or a column in double quotes");
         }
         if let ast::Expr::SimilarTo { .. } = expr {
             return ControlFlow::Break(
-                "`SIMILAR TO` is not known; write `regexp_like(x, '^(...)$')`, or `x LIKE '...'`",
+                "`SIMILAR TO` is not supported; write `regexp_like(x, '^(...)$')`, or `x LIKE '...'`",
             );
         }
         if let ast::Expr::RLike { .. } = expr {
-            return ControlFlow::Break("`REGEXP` and `RLIKE` are not known; write `x ~ '...'`");
+            return ControlFlow::Break("`REGEXP` and `RLIKE` are not supported; write `x ~ '...'`");
         }
         if let ast::Expr::Collate { .. } = expr {
             return ControlFlow::Break(
-                "`COLLATE` is not known; texts are compared by their code points, `lower(x)` folds case",
+                "`COLLATE` is not supported; texts are compared by their code points, `lower(x)` folds case",
             );
         }
         let ast::Expr::Function(call) = expr else { return ControlFlow::Continue(()) };
@@ -187,21 +187,23 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
             (is_derived, DERIVED),
             (
                 is_of_rows && is_scalar(),
-                "a function of one row has no `OVER`, `FILTER`, `DISTINCT`, `ORDER BY`, `WITHIN GROUP` or `IGNORE NULLS`",
+                "a function of one row takes no `OVER`, `FILTER`, `DISTINCT`, `ORDER BY`, `WITHIN GROUP` or `IGNORE \
+                 NULLS`",
             ),
             (
                 (call.filter.is_some() || is_distinct) && is_of_window(),
-                "a window function that is no aggregate has no `FILTER` and no `DISTINCT`; write `CASE` in its argument",
+                "a window function that is not an aggregate takes no `FILTER` and no `DISTINCT`; write `CASE` in its \
+                 argument",
             ),
         ])
     }
 }
 
-const DERIVED: &str = "a window is not made of another one; write its `PARTITION BY`, `ORDER BY` and frame out";
+const DERIVED: &str = "a window cannot extend another one; write out its `PARTITION BY`, `ORDER BY` and frame";
 
-const NAMED_ELSEWHERE: &str = "windows have names in the list behind `SELECT` alone; write the window out";
+const NAMED_ELSEWHERE: &str = "a window can be used by name only in the list after `SELECT`; write the window out";
 
-/// Returns whether an item is all columns whose names are like a pattern.
+/// Returns whether an item is all columns whose names match a pattern.
 fn is_of_a_pattern(item: &ast::SelectItem) -> bool {
     match item {
         ast::SelectItem::Wildcard(options) | ast::SelectItem::QualifiedWildcard(_, options) => {
@@ -211,7 +213,7 @@ fn is_of_a_pattern(item: &ast::SelectItem) -> bool {
     }
 }
 
-/// Returns whether an expression is a variable, as the planner sees it.
+/// Returns whether the planner treats an expression as a variable.
 fn is_variable(expr: &ast::Expr) -> bool {
     let first = match expr {
         ast::Expr::Identifier(ident) => Some(ident),
@@ -232,7 +234,7 @@ fn names_windows(parsed: &impl ast::Visit) -> bool {
     found.is_break()
 }
 
-/// Returns the first text beside something that is the case.
+/// Returns the text of the first case that is true.
 fn first(cases: &[(bool, &'static str)]) -> ControlFlow<&'static str> {
     match cases.iter().find(|(is_so, _)| *is_so) {
         Some((_, text)) => ControlFlow::Break(text),
@@ -240,7 +242,7 @@ fn first(cases: &[(bool, &'static str)]) -> ControlFlow<&'static str> {
     }
 }
 
-/// Returns the name of a function as the planner looks for it.
+/// Returns the name of a function as the planner looks it up.
 fn name_of(name: &ast::ObjectName) -> String {
     match name.0.as_slice() {
         [ast::ObjectNamePart::Identifier(ident)] if ident.quote_style.is_none() => ident.value.to_lowercase(),

@@ -1,10 +1,11 @@
-//! Reads the columns that are returned while the filter is still at work.
+//! Reads the returned columns while the filter is still being evaluated.
 //!
-//! The kept rows of a row group can be read as soon as they are known, without waiting for those of others. And where what
-//! would be in vain of all that is open is small beside what a store sends during a round trip, its payload is read
-//! together with the predicate columns: that costs the bytes of pages which turn out to hold no kept row, and spares the
-//! wait. How many those are is guessed ([`super::likely`]); where nothing tells, all of them. No more is read on a guess than
-//! the network brings until more is known, so that a wrong one costs no more time than a right one spares.
+//! The kept rows of a row group can be read as soon as they are known, without waiting for those of others. And if what
+//! would be read in vain of all that is undecided is little compared to what a store sends during a round trip, its
+//! payload is read together with the predicate columns: that costs the bytes of pages without kept rows, and saves the
+//! wait. How many those are is guessed ([`super::likely`]), or else assumed to be all of them. No more is read on a
+//! guess than the network delivers until more is known, so that a wrong guess costs no more time than a right one
+//! saves.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::dataset::{RowGroupRef, Snapshot};
 use crate::rows::RowSet;
 use crate::source::{Ahead, Connection, coalesce};
 
-/// How many later requests may go before one that may be in vain.
+/// How many later requests may overtake one that may be in vain.
 const SLACK: u64 = 256;
 
 /// What will be read of the kept rows.
@@ -27,25 +28,25 @@ pub(crate) struct Payload {
     /// For each store.
     pub(crate) connections: Vec<Connection>,
     pub(crate) ahead: Arc<Ahead>,
-    /// Whether the first rows of the dataset are needed first, so that it pays to have only them.
+    /// Whether the first rows of the dataset are needed first, so that reading only them is worthwhile.
     pub(crate) is_in_order: bool,
 }
 
-/// What has been asked for before the filter's columns are read.
+/// What was requested before the filter's columns are read.
 #[derive(Debug)]
 pub(super) struct Started {
-    /// The payload of open row groups from this place on is read as soon as their kept rows are known.
+    /// From this index on, the payload of undecided row groups is read as soon as their kept rows are known.
     pub(super) first_known: usize,
-    /// The places of those before, and between which bytes they were asked for, though not all pages may hold kept rows.
+    /// The indices of the earlier ones, and the requested byte ranges, of which some pages may have no kept rows.
     guessed: Vec<(usize, Range<u64>)>,
 }
 
-/// Where what is wanted of a row group lies.
+/// The wanted ranges of a row group.
 type RowGroupRanges = (RowGroupRef, Vec<Range<u64>>);
 
 impl Payload {
-    /// Starts to read the row groups that are decided, of which `rows` holds the kept rows, and those that are `open` where
-    /// a round trip is worth more than what may be read in vain; `None` if nothing is to be read before the selection is there.
+    /// Starts to read the decided row groups, whose kept rows are in `rows`, and the `open` ones if a round trip is
+    /// worth more than what may be read in vain; `None` if nothing is to be read before the selection is complete.
     pub(super) fn start(
         &self,
         judge: &Judge,
@@ -77,7 +78,7 @@ impl Payload {
         Some(Started { first_known, guessed })
     }
 
-    /// Lets go of what was asked for and holds none of the kept rows.
+    /// Drops what was requested but holds none of the kept rows.
     pub(super) fn forget_in_vain(&self, started: &Started, rows: &[RowSet]) {
         for (place, within) in &started.guessed {
             let row_group = self.snapshot.row_groups[*place];
@@ -94,7 +95,7 @@ impl Payload {
         }
     }
 
-    /// Starts to read ranges of a row group, among `at_once` bytes that are asked for together.
+    /// Starts to read ranges of a row group, as part of `at_once` bytes that are requested together.
     fn read_ranges(&self, row_group: RowGroupRef, ranges: &[Range<u64>], slack: u64, at_once: u64) {
         let fragment = self.snapshot.fragment(row_group);
         let connection = self.connections[fragment.store].with_slack(slack);
@@ -109,8 +110,8 @@ impl Payload {
         left.is_some()
     }
 
-    /// Returns the ranges of row groups that are open, as far as they come before more is known, and the place of the first
-    /// that do not; `None` if more than `max_bytes` of their pages are likely to hold no kept row.
+    /// Returns the ranges of undecided row groups that will arrive before more is known, and the index of the first one
+    /// that will not; `None` if more than `max_bytes` of their pages are likely to have no kept row.
     fn likely(&self, judge: &Judge, open: &[Open], max_bytes: u64, room: u64) -> Option<(Vec<RowGroupRanges>, usize)> {
         if max_bytes == 0 {
             return None;
@@ -129,7 +130,8 @@ impl Payload {
             });
             let in_vain: u64 = in_vain.sum();
             left = left.checked_sub(in_vain)?;
-            // Whole columns, if all is likely to be needed; else pages, so that those that are do not wait for the others.
+            // Whole columns, if everything is likely to be needed; else pages, so that needed ones do not wait for the
+            // others.
             let ranges = match in_vain {
                 0 => self.ranges(open.row_group, &open.alive),
                 _ => extents.into_iter().map(|extent| extent.bytes).collect(),
@@ -141,7 +143,7 @@ impl Payload {
         Some((likely, usize::MAX))
     }
 
-    /// Returns where rows of a row group are.
+    /// Returns the ranges of some rows of a row group.
     fn ranges(&self, row_group: RowGroupRef, rows: &RowSet) -> Vec<Range<u64>> {
         let fragment = self.snapshot.fragment(row_group);
         match rows {
@@ -154,7 +156,7 @@ impl Payload {
     }
 }
 
-/// Returns from where to where `ranges` lie.
+/// Returns the smallest range that contains `ranges`.
 fn span(ranges: &[Range<u64>]) -> Range<u64> {
     let start = ranges.iter().map(|range| range.start).min().unwrap_or(0);
     start..ranges.iter().map(|range| range.end).max().unwrap_or(start)
@@ -164,7 +166,7 @@ fn num_bytes(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
 }
 
-/// Returns a part between 0 and 1 of some bytes.
+/// Returns a fraction between 0 and 1 of some bytes.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a guess")]
 fn part(num_bytes: u64, part: f64) -> u64 {
     (num_bytes as f64 * part) as u64

@@ -1,12 +1,12 @@
-//! Decides rows by statistics alone: here those of row groups; [`super::pages`] and [`super::bloom`] have others.
+//! Decides rows by statistics alone: here by those of row groups; [`super::pages`] and [`super::bloom`] use others.
 //!
-//! A row group is dropped when the statistics exclude every row, and taken whole, unread, when they
-//! prove that every row passes. Both ask DataFusion's pruning, the second with the filter negated;
-//! since a negation says nothing about NULLs, it also needs the columns free of them.
+//! A row group is dropped if the statistics exclude every row, and taken whole, unread, if they prove that every row
+//! passes. Both use DataFusion's pruning, the second with the filter negated; since a negation says nothing about
+//! NULLs, it also requires columns without NULLs.
 //!
-//! Statistics of floats know no `NaN`, which is above every number here: their maximum is used only to drop what a filter of
-//! this one column has no `NaN` pass, as `=` and `BETWEEN`. A bound that is `NaN`, as writers left it that compared the others
-//! with it, is never used, and of bounds of which the lower is above the upper neither.
+//! Statistics of floats ignore `NaN`, which is above every number here: their maximum is used only to drop rows for a
+//! filter of this column alone that no `NaN` passes, such as `=` and `BETWEEN`. A bound that is `NaN`, left by a writer
+//! that compared the others with it, is never used, and neither are bounds of which the lower is above the upper.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,18 +37,18 @@ pub(super) enum Verdict {
     Nothing,
     /// Every row passes.
     Everything,
-    /// The rows must be looked at.
+    /// The rows must be examined.
     Unknown,
 }
 
-/// A filter as questions to statistics.
+/// A filter as predicates on statistics.
 #[derive(Debug)]
 pub(super) struct Pruner {
     schema: SchemaRef,
     /// Columns of the dataset that the filter reads.
     columns: Vec<usize>,
     passes: Option<PruningPredicate>,
-    /// The negation, where "never false" means "always true": not NULL unless a column is.
+    /// The negation, if "never false" means "always true": not NULL unless a column is.
     fails: Option<PruningPredicate>,
     /// Whether no row passes whose float is `NaN`.
     rejects_nan: bool,
@@ -57,7 +57,7 @@ pub(super) struct Pruner {
 impl Pruner {
     /// Prepares `filter`, which reads the dataset columns `columns` of `schema`, and may fail on some value or not.
     ///
-    /// A filter that statistics cannot decide gives a pruner that answers [`Verdict::Unknown`].
+    /// A filter that statistics cannot decide gives a pruner that always answers [`Verdict::Unknown`].
     pub(super) fn new(filter: &Expr, schema: &SchemaRef, columns: &[usize], can_fail: bool) -> Self {
         // The planner searches the whole schema for every operand.
         let read = schema.project(columns).map_or_else(|_| Arc::clone(schema), Arc::new);
@@ -83,7 +83,7 @@ impl Pruner {
         self.ask(&statistics, has_no_nulls)
     }
 
-    /// Returns the verdict on each container of `statistics`; `has_no_nulls` tells whether the columns of one are free of
+    /// Returns the verdict on each container of `statistics`; `has_no_nulls` tells whether its columns are free of
     /// NULLs.
     pub(super) fn ask(
         &self,
@@ -107,12 +107,12 @@ impl Pruner {
             .collect()
     }
 
-    /// Returns the columns whose bounds decide something.
+    /// Returns the columns whose bounds can decide something.
     pub(super) fn bounded_columns(&self) -> &[usize] {
         if self.passes.is_some() || self.fails.is_some() { &self.columns } else { &[] }
     }
 
-    /// Returns the columns that must hold one of some values for a row to pass.
+    /// Returns the columns that must have one of some values for a row to pass.
     pub(super) fn sought_columns(&self) -> Vec<usize> {
         let guarantees = self.passes.iter().flat_map(PruningPredicate::literal_guarantees);
         let sought = guarantees.filter(|guarantee| guarantee.guarantee == Guarantee::In);
@@ -124,14 +124,14 @@ impl Pruner {
     }
 }
 
-/// Returns the lower and the upper bounds that say something.
+/// Returns the lower and upper bounds, reduced to usable ones.
 pub(super) fn usable(mins: ArrayRef, maxes: ArrayRef) -> (ArrayRef, ArrayRef) {
     let known = |bounds: &ArrayRef, contradict: &BooleanArray| arrow_select::nullif::nullif(bounds, contradict).ok();
-    // A writer that was wrong about one may have been about the other.
+    // A writer that was wrong about one bound may be wrong about the other.
     let contradict = cmp::gt(&mins, &maxes).ok().filter(|contradict| contradict.true_count() > 0);
     let known = contradict.and_then(|contradict| known(&mins, &contradict).zip(known(&maxes, &contradict)));
     let (mins, maxes) = known.unwrap_or((mins, maxes));
-    // The greatest number may be -0.0, which is below the 0.0 that filters have for both.
+    // The maximum may be -0.0, which is below the 0.0 that filters use for both.
     let maxes = floats::canonical(&maxes).ok().flatten().unwrap_or(maxes);
     (without_nan(mins), without_nan(maxes))
 }
@@ -151,7 +151,7 @@ fn without_nan(bounds: ArrayRef) -> ArrayRef {
     }
 }
 
-/// Returns whether a filter of one column of floats, which fails on no value, is true where that is `NaN`; `None` of others.
+/// Returns whether a filter of one float column, which fails on no value, is true for `NaN`; `None` for other filters.
 fn passes_nan(filter: &Expr, read: &SchemaRef) -> Option<bool> {
     let [field] = &read.fields()[..] else { return None };
     if !field.data_type().is_floating() {
@@ -167,7 +167,7 @@ fn passes_nan(filter: &Expr, read: &SchemaRef) -> Option<bool> {
     Some(passes.is_valid(0) && passes.value(0))
 }
 
-/// Statistics with the upper bounds of floats, which know no `NaN`, or without.
+/// Statistics with or without the upper bounds of floats, which ignore `NaN`.
 struct Usable<'a, S> {
     statistics: &'a S,
     has_float_maxes: bool,
@@ -199,15 +199,15 @@ impl<S: PruningStatistics> PruningStatistics for Usable<'_, S> {
     }
 }
 
-/// Returns whether `filter` is NULL only where one of its columns is.
+/// Returns whether `filter` is NULL only if one of its columns is.
 fn is_null_only_by_columns(filter: &Expr, schema: &SchemaRef) -> bool {
     let required = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(false));
     let required = arrow_schema::Schema::new(required.collect::<Vec<_>>());
     DFSchema::try_from(required).is_ok_and(|schema| filter.nullable(&schema).is_ok_and(|nullable| !nullable))
 }
 
-/// Has every condition on a `CASE` be true: no statistics decide one, and the engine would write it out to say so, twice as
-/// long with each level of another in it.
+/// Replaces every condition on a `CASE` by true: no statistics decide one, and the engine would format its text, whose
+/// length doubles with each nested `CASE`.
 fn without_cases(expr: Expr) -> PlanResult<Expr> {
     let known = expr.transform_down(|node| {
         if let Expr::BinaryExpr(BinaryExpr { op: Operator::And | Operator::Or, .. }) = node {
@@ -219,7 +219,7 @@ fn without_cases(expr: Expr) -> PlanResult<Expr> {
     Ok(known.data)
 }
 
-/// The row groups of one fragment, as DataFusion's pruning asks about them.
+/// The row groups of one fragment, as DataFusion's pruning sees them.
 struct Statistics<'a> {
     fragment: &'a Fragment,
     schema: &'a SchemaRef,
@@ -230,7 +230,7 @@ impl Statistics<'_> {
         self.fragment.reader.metadata().row_groups()
     }
 
-    /// Applies `read` to the column's converter and casts the answer to the dataset's type.
+    /// Applies `read` to the column's converter and casts the result to the dataset's type.
     fn bounds(
         &self,
         column: &Column,
@@ -252,7 +252,7 @@ impl Statistics<'_> {
         cast::widen_bounds(&read(&converter, self.row_groups())?, self.schema.field(index).data_type()).ok()
     }
 
-    /// Returns the lower and the upper bounds of a column that can be used.
+    /// Returns the usable lower and upper bounds of a column.
     fn usable_bounds(&self, column: &Column) -> Option<(ArrayRef, ArrayRef)> {
         let mins = self.bounds(column, |converter, row_groups| converter.row_group_mins(row_groups).ok())?;
         Some(usable(mins, self.bounds(column, |converter, row_groups| converter.row_group_maxes(row_groups).ok())?))
@@ -275,7 +275,7 @@ impl PruningStatistics for Statistics<'_> {
     fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
         let index = self.schema.index_of(&column.name).ok()?;
         if self.fragment.columns[index].is_some() && self.schema.field(index).data_type().is_nested() {
-            // What is counted are the NULLs in its values, at any depth; they may be as many as there are rows.
+            // The count is of the NULLs in its values, at any depth; they may be as many as there are rows.
             return None;
         }
         let counts: UInt64Array =

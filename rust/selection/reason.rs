@@ -1,18 +1,18 @@
-//! What the engine says of SQL that it refuses, in a sentence for who wrote it, and what to write instead.
+//! Turns the engine's errors for rejected SQL into a readable sentence, with a suggestion.
 
 use datafusion::common::DataFusionError;
 
-/// What to do about errors of values, and about what other dialects would take.
+/// Advice on errors of values, and on syntax of other dialects.
 const HINTS: [(&str, &str); 14] = [
     ("Divide by zero", "; divide by `nullif(x, 0)` to leave such rows out"),
     ("Overflow happened", "; cast to a wider type, such as `CAST(x AS DECIMAL(38, 0))`"),
-    ("with [List(", "; whether a list has a value is asked by `x = ANY(values)`"),
-    ("Expected: (, found: $", "; whether a list has a value is asked by `x = ANY($name)`"),
+    ("with [List(", "; to ask whether a list contains a value, write `x = ANY(values)`"),
+    ("Expected: (, found: $", "; to ask whether a list contains a value, write `x = ANY($name)`"),
     ("PGOverlap", "; write `AND` for `&&`"),
-    ("string concat operation", "; `||` joins texts, conditions are joined by `OR`"),
-    ("Expected: (, found: [", "; the values of a list stand in parentheses, `x IN ('a', 'b')`"),
-    ("Expected: end of expression", "; a filter is a condition and nothing else, no `WHERE`, `LIMIT` or `;`"),
-    ("Expected: [NOT] NULL | TRUE", "; whether a value is missing is asked by `x IS NULL`"),
+    ("string concat operation", "; `||` joins texts; join conditions with `OR`"),
+    ("Expected: (, found: [", "; write the values of a list in parentheses, `x IN ('a', 'b')`"),
+    ("Expected: end of expression", "; a filter is a condition and nothing else: leave out `WHERE`, `LIMIT` or `;`"),
+    ("Expected: [NOT] NULL | TRUE", "; to ask whether a value is missing, write `x IS NULL`"),
     ("arithmetic expression Utf8 +", "; `||` joins texts"),
     ("an expression, found: * at", "; a power is `power(x, 2)`"),
     ("an expression, found: ! at", "; write `NOT` for `!`"),
@@ -20,7 +20,7 @@ const HINTS: [(&str, &str); 14] = [
     ("requires String, but received Binary", "; `length(encode(x, 'hex')) / 2` counts the bytes of binary"),
 ];
 
-/// Functions of other dialects, and what does their work here. What the engine guesses by their letters does not.
+/// Functions of other dialects, and their counterparts here. The engine's guesses by spelling are not equivalent.
 const FUNCTIONS: [(&[&str], &str); 20] = [
     (
         &["len", "size", "strlen", "array_size"],
@@ -33,7 +33,7 @@ const FUNCTIONS: [(&[&str], &str); 20] = [
     ),
     (
         &["regexp_matches", "regexp_extract"],
-        "`regexp_like(x, 'a+')` tells whether text fits, `regexp_match` returns groups",
+        "`regexp_like(x, 'a+')` tells whether text matches, `regexp_match` returns groups",
     ),
     (&["split", "string_split"], "`string_to_array(x, ' ')` makes a list, `split_part(x, ' ', 1)` is one part"),
     (&["json_extract", "get_json_object", "json_value"], "a `forebay.Function` may read JSON"),
@@ -54,12 +54,12 @@ const FUNCTIONS: [(&[&str], &str); 20] = [
     (&["last_day"], "`date_trunc('month', x) + INTERVAL '1 month' - INTERVAL '1 day'` is the last day of a month"),
     (&["typeof"], "`arrow_typeof(x)` tells the type"),
     (&["sign"], "`signum(x)` tells the sign"),
-    (&["locate", "charindex"], "`strpos(x, 'a')` tells where a text has another"),
+    (&["locate", "charindex"], "`strpos(x, 'a')` tells where a text contains another one"),
     (
         &["int", "integer", "bigint", "float", "double", "bool", "boolean", "str", "string", "varchar", "date"],
-        "`CAST(x AS INT)` makes a value one of another type, as does `x::INT`",
+        "`CAST(x AS INT)` converts a value to another type, as does `x::INT`",
     ),
-    (&["xor"], "of two conditions one alone holds where `x <> y`"),
+    (&["xor"], "exactly one of two conditions holds where `x <> y`"),
 ];
 
 /// Returns the innermost message of `error`, without DataFusion's prefixes.
@@ -86,7 +86,7 @@ pub(crate) fn reason(error: &DataFusionError) -> String {
     format!("{text}{hint}")
 }
 
-/// Returns what to write for a function that other dialects have, of an error that tells that there is none.
+/// Returns the counterpart of another dialect's function, from an error for an unknown function.
 fn known_elsewhere(text: &str) -> Option<String> {
     let name = text.strip_prefix("Invalid function '")?.split('\'').next()?;
     let lower = name.to_ascii_lowercase();

@@ -1,14 +1,14 @@
-//! Takes some of a selection's rows by chance: exactly as many as asked, every subset equally likely.
+//! Samples rows of a selection at random: exactly as many as requested, every subset equally likely.
 //!
-//! Rows are drawn by Robert Floyd's algorithm, at most half of them (else the ones to leave out), into one bit for each kept
-//! row. What is drawn depends on the seed, the number of kept rows and the number wanted, and on nothing else.
+//! Rows are drawn by Robert Floyd's algorithm, at most half of them (else the ones to leave out), into one bit for each
+//! kept row. The result depends only on the seed, the number of kept rows and the number requested.
 
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 
 use crate::error::{Error, Result};
 use crate::plan::seed::{Draws, Key, Purpose};
 
-/// How far the fractions of a split may be from 1 together: what adding decimal fractions costs.
+/// How far the sum of a split's fractions may be from 1: the error of adding decimal fractions.
 const TOLERANCE: f64 = 1e-6;
 
 /// Marks `wanted` of `num_rows` numbers.
@@ -20,8 +20,8 @@ pub(super) fn sample(num_rows: u64, wanted: u64, seed: u64) -> Result<BooleanBuf
     Ok(draw(num_rows, wanted, &mut Key::new(seed, 0, Purpose::Sample).draws(0)))
 }
 
-/// Deals `num_rows` numbers out by `fractions`, each to one part; returns each part's numbers, as marks among those that
-/// the parts before have left.
+/// Distributes `num_rows` numbers according to `fractions`, each to one part; returns each part's numbers, as marks
+/// among those left by the previous parts.
 pub(super) fn split(num_rows: u64, fractions: &[f64], seed: u64) -> Result<Vec<BooleanBuffer>> {
     let sizes = sizes(num_rows, fractions)?;
     let key = Key::new(seed, 0, Purpose::Split);
@@ -34,8 +34,8 @@ pub(super) fn split(num_rows: u64, fractions: &[f64], seed: u64) -> Result<Vec<B
     Ok(marks.collect())
 }
 
-/// Returns how many of `num_rows` each part of a split has: its share rounded down, and one more where most was cut off,
-/// until all are dealt out.
+/// Returns the number of rows of each part of a split: its share rounded down, plus one for the largest remainders,
+/// until all are distributed.
 fn sizes(num_rows: u64, fractions: &[f64]) -> Result<Vec<u64>> {
     let refuse = |reason: String| Err(Error::Setting { name: "fractions", reason });
     if let Some(fraction) = fractions.iter().find(|fraction| !(0.0..=1.0).contains(*fraction)) {
@@ -50,7 +50,7 @@ fn sizes(num_rows: u64, fractions: &[f64]) -> Result<Vec<u64>> {
     let mut sizes: Vec<u64> = shares.iter().map(|share| *share as u64).collect();
     let mut by_remainder: Vec<usize> = (0..sizes.len()).collect();
     by_remainder.sort_by(|&a, &b| shares[b].fract().total_cmp(&shares[a].fract()));
-    // Fewer than there are parts, but for rounding, which the sizes of 2⁵³ rows and more see.
+    // Fewer than there are parts, except for rounding errors from 2⁵³ rows on.
     let mut missing = i128::from(num_rows) - sizes.iter().map(|size| i128::from(*size)).sum::<i128>();
     for part in by_remainder.into_iter().cycle() {
         match missing {

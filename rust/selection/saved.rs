@@ -1,7 +1,7 @@
 //! The format of a saved selection; `docs/reference/selections.md` describes it.
 //!
 //! It is data, never code: a magic number and the version, a header in JSON, the rows of each row group, and a checksum
-//! of all before it. Reading checks everything, so what it returns is sound whatever the bytes were.
+//! of everything before it. Reading checks everything, so the result is valid whatever the bytes were.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -17,22 +17,22 @@ pub(super) const VERSION: u32 = 1;
 
 const DIGEST_BYTES: usize = 32;
 
-/// Row groups of a selection at most: a few bytes may claim any number of them.
+/// Maximum number of row groups of a selection: a few bytes may claim any number of them.
 const MAX_ROW_GROUPS: u64 = 1 << 24;
 
-/// What a selection is of.
+/// Describes a selection.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {
-    /// Of the snapshot.
+    /// The snapshot's.
     fingerprint: String,
     /// The filters, if nothing else made it.
     query: Option<Vec<String>>,
-    /// Number and number of parts, if it is a part.
+    /// The part's number, and the number of parts, if it is a part.
     part: Option<(u32, u32)>,
-    /// Row groups of the snapshot that hold rows.
+    /// Number of the snapshot's row groups that have rows.
     num_row_groups: u64,
-    /// Kept rows.
+    /// Number of kept rows.
     num_rows: u64,
     made_by: String,
 }
@@ -62,7 +62,7 @@ pub(super) fn to_bytes(subset: &Subset) -> Vec<u8> {
     bytes
 }
 
-/// Returns the selection that [`to_bytes`] wrote.
+/// Restores the selection that [`to_bytes`] wrote.
 ///
 /// # Errors
 ///
@@ -82,7 +82,7 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Result<Subset, String> {
     let header_len = u64::from_le_bytes(*take(&mut rest).ok_or_else(cut_off)?);
     let header_len = usize::try_from(header_len).map_err(|_| cut_off())?;
     let (header, mut rest) = rest.split_at_checked(header_len).ok_or_else(cut_off)?;
-    let header: Header = serde_json::from_slice(header).map_err(|error| format!("its header is no header: {error}"))?;
+    let header: Header = serde_json::from_slice(header).map_err(|error| format!("its header is not valid: {error}"))?;
     let sizes = take_sizes(&mut rest, header.num_row_groups).ok_or("its row groups contradict its header")?;
     let sets = take_sets(&mut rest, &sizes).ok_or("its rows contradict its row groups")?;
     let selection = Selection::of_sizes(sets, &sizes);
@@ -104,7 +104,7 @@ fn take<'a, const N: usize>(bytes: &mut &'a [u8]) -> Option<&'a [u8; N]> {
     Some(taken)
 }
 
-/// Takes the rows of `num_row_groups` row groups, which are not empty.
+/// Takes the row counts of `num_row_groups` non-empty row groups.
 fn take_sizes(bytes: &mut &[u8], num_row_groups: u64) -> Option<Vec<u32>> {
     let num_row_groups = usize::try_from(num_row_groups).ok().filter(|_| num_row_groups <= MAX_ROW_GROUPS)?;
     let mut sizes = Vec::new();

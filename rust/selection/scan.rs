@@ -1,11 +1,11 @@
-//! Selects rows: statistics first, then the predicate columns of what they leave open.
+//! Selects rows: statistics first, then the predicate columns of what they leave undecided.
 //!
-//! Row-group statistics decide what they can. Column indexes and bloom filters follow, in one pass, where that pays
-//! ([`super::indexes`]). What is left is read in one stage or two ([`super::parts`]): in each, the columns of all row
+//! Row-group statistics decide what they can. Column indexes and bloom filters follow, in one pass, if that pays
+//! ([`super::indexes`]). The rest is read in one stage or two ([`super::parts`]): in each, the columns of all row
 //! groups are requested at once, as far as memory allows, so the number of dependent round trips grows neither with row
-//! groups nor with conjuncts. Large row groups are cut at their pages. Within a stage the parts are decoded one after
-//! another, each for the rows that passed those before. Decoding and evaluation run on blocking threads, never on the IO
-//! runtime.
+//! groups nor with conjuncts. Large row groups are split at their pages. Within a stage the parts are decoded one after
+//! another, each for the rows that passed the previous ones. Decoding and evaluation run on blocking threads, never on
+//! the IO runtime.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -32,51 +32,51 @@ use crate::metrics::{Progress, Stage};
 use crate::rows::RowSet;
 use crate::source::{Connection, coalesce, read_ranges};
 
-/// Reads whose bytes are asked for at the same time, memory permitting.
+/// Reads whose bytes are requested at the same time, memory permitting.
 const MAX_READS_IN_FLIGHT: usize = 256;
 
-/// Bytes of local files that are asked for at the same time, two reads for each core at least: they are here before what was
-/// asked for before them is decoded, and what is given back meanwhile is memory for the next.
+/// Bytes of local files requested at the same time, at least two reads per core: they arrive before the previous ones
+/// are decoded, and the memory freed meanwhile is reused for the next.
 const LOCAL_BYTES_IN_FLIGHT: u64 = 32 << 20;
 
-/// Rows evaluated at a time: large enough to amortise the expression's overhead, small enough for the cache, and for the
-/// arrays of numbers not to be mapped anew for every batch. Fewer where they are large.
+/// Rows evaluated at a time: enough to amortise the expression's overhead, few enough for the cache, and for arrays of
+/// numbers not to be mapped anew for every batch. Fewer if rows are large.
 const EVALUATION_BATCH_ROWS: u64 = 4096;
 
-/// What is read at once, and what is evaluated at a time, take at most this part of the memory, if pages allow.
+/// A single read, and a single evaluation, take at most this fraction of the memory, if pages allow.
 const READS_IN_MEMORY: u64 = 8;
 
 /// Memory is handed out in units of this size, because a semaphore counts in `u32`.
 const PERMIT_BYTES: u64 = 1024;
 
-/// Row groups that are read first where not all kept rows are wanted.
+/// Row groups that are read first if not all kept rows are wanted.
 const FIRST_ROW_GROUPS: usize = 4;
 
-/// How many times as many are read next. The more, the fewer round trips until there are enough, and the more in vain.
+/// How many times as many are read next. Larger values take fewer round trips to get enough, and read more in vain.
 const GROWTH: usize = 4;
 
-/// Rows are decoded alone where at most one in this many is left; else all, which costs less than picking.
+/// Rows are decoded selectively if at most one in this many is left; else all, which costs less than picking.
 const ROWS_PER_SURVIVOR: usize = 4;
 
-/// What an evaluation may use.
+/// Limits for an evaluation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Bytes in hand at once.
+    /// Bytes held at once.
     pub(crate) memory_bytes: u64,
-    /// Bytes above which a read is an error instead of going alone: [half of the machine's](config::largest_read_bytes)
-    /// where nobody said.
+    /// Size above which a read is an error instead of being made alone: by default [half of the
+    /// machine's](config::largest_read_bytes).
     pub(crate) refused_above: Option<u64>,
     /// Row groups decoded at once.
     pub(crate) num_threads: usize,
 }
 
-/// Says what one more dependent round trip to a store must save, in bytes.
+/// Returns what one more dependent round trip to a store must save, in bytes.
 pub(super) type RoundTripBytes = fn(&Connection) -> u64;
 
 /// Which rows are wanted, and what of them.
 pub(super) struct Wanted<'a> {
     pub(super) filter: &'a Filter,
-    /// The rows of each row group that are looked at.
+    /// The rows of each row group to examine.
     pub(super) within: Option<&'a [RowSet]>,
     /// How many of the first rows are enough, if not all are wanted.
     pub(super) enough: Option<u64>,
@@ -84,15 +84,15 @@ pub(super) struct Wanted<'a> {
     pub(super) payload: Option<Payload>,
 }
 
-/// Returns the rows of each row group that are wanted, and what was read to find them: without bytes and requests, which
-/// the connections count.
+/// Returns the wanted rows of each row group, and what was read to find them: without bytes and requests, which the
+/// connections count.
 ///
-/// Where fewer are enough than there are, those of the first row groups: what statistics leave open is read in batches of
-/// row groups, each [larger](GROWTH) than all before, until they have enough.
+/// If a number of rows is enough, returns those of the first row groups: what statistics leave undecided is read in
+/// batches of row groups, each [larger](GROWTH) than all before, until there are enough.
 ///
 /// # Errors
 ///
-/// Those of reading, and [`Error::Evaluate`] where the filter fails on a value.
+/// Those of reading, and [`Error::Evaluate`] if the filter fails on a value.
 pub(super) async fn select(
     snapshot: &Arc<Snapshot>,
     Wanted { filter, within, enough, payload }: Wanted<'_>,
@@ -147,10 +147,10 @@ pub(super) async fn select(
     Ok((rows, report))
 }
 
-/// How row groups are looked at.
+/// How row groups are examined.
 struct Search<'a> {
     judge: Arc<Judge>,
-    /// Of the filter.
+    /// The filter's text.
     text: &'a str,
     connections: &'a [Connection],
     limits: Limits,
@@ -161,7 +161,7 @@ struct Search<'a> {
 
 /// What is known so far.
 struct Found {
-    /// The kept rows of each row group; of those that are still open, the ones that may be kept.
+    /// The kept rows of each row group; for undecided ones, the rows that may be kept.
     rows: Vec<RowSet>,
     /// Whether columns of the row group were read.
     is_read: Vec<bool>,
@@ -209,8 +209,8 @@ impl Search<'_> {
     }
 }
 
-/// Returns what statistics decide of each row group of the snapshot, and the row groups that they leave open: rows that are
-/// not `within` are out.
+/// Returns what statistics decide for each row group of the snapshot, and the row groups that they leave undecided,
+/// without rows outside `within`.
 fn judge_row_groups(judge: &Judge, within: Option<&[RowSet]>) -> (Vec<RowSet>, Vec<Open>) {
     let Judge { snapshot, parts } = judge;
     let verdicts: Vec<Vec<Vec<Verdict>>> = snapshot
@@ -236,13 +236,13 @@ fn judge_row_groups(judge: &Judge, within: Option<&[RowSet]>) -> (Vec<RowSet>, V
     (rows, open)
 }
 
-/// A filter, with what is read of its columns and when.
+/// A filter, and which of its columns are read when.
 struct Scan {
     snapshot: Arc<Snapshot>,
-    /// Of each part, and whether it can fail.
+    /// For each part, with whether it can fail.
     evaluators: Vec<(Evaluator, bool)>,
     stages: Vec<Together>,
-    /// What to read of row groups as their kept rows become known, and the place of the first of them.
+    /// What to read of row groups as their kept rows become known, and the index of the first of them.
     payload: Option<(Arc<Payload>, usize)>,
     limits: Limits,
     memory: Semaphore,
@@ -253,7 +253,7 @@ struct Scan {
 struct Together {
     /// In the order in which they are evaluated.
     parts: Vec<usize>,
-    /// Where their columns are in each fragment.
+    /// The layout of their columns in each fragment.
     layouts: Vec<Arc<ColumnLayout>>,
 }
 
@@ -262,7 +262,7 @@ struct Together {
 struct Piece {
     rows: Range<u32>,
     batch_rows: usize,
-    /// Bytes that are held.
+    /// Bytes held for it.
     bytes: u64,
 }
 
@@ -315,7 +315,7 @@ impl Scan {
         })
     }
 
-    /// Returns the kept rows of `open`, with their places; `connections` are those of the first stage and the second.
+    /// Returns the kept rows of `open`, with their indices; `connections` are those of the first and the second stage.
     async fn run(
         self: &Arc<Self>,
         open: Vec<Open>,
@@ -360,7 +360,7 @@ impl Scan {
         Ok(sets.collect())
     }
 
-    /// Returns how many of the reads of a first stage are asked for at the same time.
+    /// Returns how many reads of a first stage are requested at the same time.
     fn num_in_flight(&self, connections: &[Connection], pieces: &[(Arc<Open>, Piece)]) -> usize {
         if !connections.iter().all(|connection| connection.is_local) {
             return MAX_READS_IN_FLIGHT;
@@ -371,7 +371,7 @@ impl Scan {
         num_in_flight.max(2 * self.limits.num_threads).min(MAX_READS_IN_FLIGHT)
     }
 
-    /// Cuts rows of a row group into what is read at once in a stage.
+    /// Splits rows of a row group into single reads of a stage.
     fn cut(&self, stage: usize, open: &Open, rows: Range<u32>) -> Result<Vec<Piece>> {
         let (row_group, limits) = (open.row_group, self.limits);
         let fragment = self.snapshot.fragment(row_group);
@@ -385,7 +385,7 @@ impl Scan {
             let of_rows = cost.working.saturating_add(cost.decoded);
             let row_bytes = of_rows.div_ceil(num_rows).max(1);
             let batch_rows = (limits.memory_bytes / READS_IN_MEMORY / row_bytes).clamp(1, EVALUATION_BATCH_ROWS);
-            // Of the arrays there is one batch at a time, of the pages one for each column.
+            // Arrays are held one batch at a time, pages one for each column.
             let of_batch = row_bytes.saturating_mul(batch_rows.min(num_rows));
             let bytes = cost.fetched.saturating_add(of_batch).saturating_add(cost.working.min(cost.fetched));
             let limit_bytes = limits.refused_above.unwrap_or_else(config::largest_read_bytes);
@@ -397,7 +397,7 @@ impl Scan {
         Ok(pieces)
     }
 
-    /// Returns which of the rows of a piece that are `alive` pass this stage and those after it.
+    /// Returns which of the `alive` rows of a piece pass this stage and the following ones.
     fn pass<'a>(
         self: &'a Arc<Self>,
         connections: [&'a [Connection]; 2],
@@ -438,11 +438,11 @@ impl Scan {
             return Ok(alive);
         }
         let fragment = self.snapshot.fragment(open.row_group);
-        // What is larger than the memory and not refused goes alone.
+        // What is larger than the memory and not refused is read alone.
         let wanted = permits(piece.bytes).min(permits(self.limits.memory_bytes));
         let _memory = self.memory.acquire_many(wanted).await.map_err(|_| Error::Closed { reason: "cancelled" })?;
         let ranges: Vec<_> = steps.iter().flat_map(|step| step.read.ranges().iter().cloned()).collect();
-        // Parts may share columns: their ranges overlap.
+        // Parts may share columns, so their ranges overlap.
         let ranges = coalesce(&ranges, 0);
         let connection = &connections[stage][fragment.store];
         let bytes = read_ranges(connection, &fragment.object, &ranges).await?;
@@ -454,7 +454,7 @@ impl Scan {
         evaluated.await.map_err(|panic| Error::Internal { reason: panic.to_string() })?
     }
 
-    /// Plans what to read of the parts of a stage.
+    /// Plans what to read for the parts of a stage.
     fn steps(&self, open: &Open, stage: usize, piece: &Piece, alive: &BooleanBuffer) -> Result<Vec<Step>> {
         let mut steps = Vec::new();
         for &part in &self.stages[stage].parts {
@@ -485,7 +485,7 @@ impl Scan {
         Ok(read.within(self.limits.refused_above.unwrap_or(memory_bytes)))
     }
 
-    /// Evaluates parts one after another, each on what passed those before.
+    /// Evaluates parts one after another, each on the rows that passed the previous ones.
     fn evaluate_steps(
         &self,
         row_group: RowGroupRef,
@@ -511,14 +511,14 @@ impl Scan {
             };
             let bytes = read.ranges().iter().map(|range| fetched.get(range)).collect::<Result<_>>()?;
             let passed = spread(&rows, &evaluator.evaluate(row_group, read, bytes)?);
-            // Rows that the part is not asked about stay.
+            // Rows for which the part is already decided stay.
             alive = &alive & &(&passed | &!&rows);
         }
         Ok(alive)
     }
 }
 
-/// Returns what the parts of `ordered` after the first `num` would read, and those before.
+/// Returns what the parts of `ordered` after the first `num` would read, and the preceding ones.
 fn following(judge: &Judge, open: &[Open], ordered: &[usize], num: usize) -> Following {
     let Judge { snapshot, parts } = judge;
     let mut following = Following::default();
@@ -543,7 +543,7 @@ fn following(judge: &Judge, open: &[Open], ordered: &[usize], num: usize) -> Fol
     following
 }
 
-/// What was fetched of a piece: disjoint ranges, ascending.
+/// The fetched bytes of a piece: disjoint ranges, ascending.
 struct Fetched {
     ranges: Vec<Range<u64>>,
     bytes: Vec<Bytes>,

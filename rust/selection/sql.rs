@@ -1,10 +1,11 @@
-//! SQL text to a typed, simplified filter.
+//! Turns SQL text into a typed, simplified filter.
 //!
-//! DataFusion parses, type-checks and simplifies; everything happens at the call, on a thread with a
-//! large stack, because its planner recurses and would abort the process on a long `OR`. What comes
-//! back is shallow: long chains of `AND` and `OR` are rebuilt as balanced trees.
+//! DataFusion parses, type-checks and simplifies; everything happens during the call, on a thread with a large stack,
+//! because its planner recurses and would abort the process on a long `OR`. The result is shallow: long chains of `AND`
+//! and `OR` are rebuilt as balanced trees.
 //!
-//! Semantics are SQL's, also where DataFusion follows the bits of a float ([`super::floats`]). Identifiers are case-sensitive, quoted or not, as column names in Parquet are.
+//! Semantics are SQL's, even where DataFusion goes by the bits of a float ([`super::floats`]). Identifiers are
+//! case-sensitive, quoted or not, like column names in Parquet.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
@@ -38,28 +39,28 @@ use crate::{features, panics};
 /// Stack of the thread that parses and plans: virtual memory, touched only as deep as a query nests.
 const PLANNING_STACK_BYTES: usize = 64 << 20;
 
-/// More of it for each operator, since `a OR b OR c` and `a LIKE b LIKE c` nest one level deeper with each.
+/// Additional stack per operator, since `a OR b OR c` and `a LIKE b LIKE c` nest one level deeper with each.
 const STACK_BYTES_PER_OPERATOR: usize = 16 << 10;
 
-/// Operators of one filter; enough for 60,000 comparisons in one `OR`.
+/// Maximum operators of one filter; enough for 60,000 comparisons in one `OR`.
 const MAX_OPERATORS: usize = 120_000;
 
-/// Levels of a planned filter: evaluated and dropped on threads with ordinary stacks.
+/// Maximum levels of a planned filter, which is evaluated and dropped on threads with ordinary stacks.
 const MAX_DEPTH: usize = 300;
 
-/// Functions that become a `CASE WHEN a IS NOT NULL THEN a ELSE b END`, with all their arguments but the last twice.
+/// Functions that become a `CASE WHEN a IS NOT NULL THEN a ELSE b END`, with all arguments but the last twice.
 const DOUBLING: [&str; 2] = ["coalesce", "nvl"];
 
-/// Levels of them within each other, each of which doubles what is planned.
+/// Maximum nesting of them, since each level doubles what is planned.
 const MAX_DOUBLED: usize = 16;
 
-/// As many, where the inmost is the first operand of a `BETWEEN`, which becomes two comparisons.
+/// The same if the innermost is the first operand of a `BETWEEN`, which becomes two comparisons.
 const MAX_BETWEEN: usize = 12;
 
-/// Nesting depth at which the parser gives up; far above what people write, far below the stack.
+/// Nesting depth at which the parser gives up; far above what people write, and far below the stack's limit.
 const MAX_NESTING: &str = "300";
 
-/// Why a filter has no subquery, and what has.
+/// Why filters have no subqueries, and the alternative.
 const NO_SUBQUERY: &str =
     "a filter decides row by row, without a subquery; `sql` runs `SELECT * FROM dataset WHERE ...`";
 
@@ -67,12 +68,12 @@ const NO_SUBQUERY: &str =
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub(crate) expr: Expr,
-    /// What its text leaves open, as comments: the numbers of classes that it names.
+    /// What its text leaves open, as comments: the numbers of the classes that it names.
     pub(crate) comment: String,
 }
 
-/// Returns `sql`, in which `parameters` stand for `$name`, as a Boolean expression over `schema`: type-checked,
-/// simplified, shallow.
+/// Returns `sql`, with `parameters` for each `$name`, as a Boolean expression over `schema`: type-checked, simplified,
+/// shallow.
 ///
 /// # Errors
 ///
@@ -82,11 +83,11 @@ pub(crate) fn parse(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String,
     with_large_stack(sql, || parse_here(sql, schema, parameters))
 }
 
-/// Runs `plan`, which recurses as deep as `sql` nests, on a thread with a stack for it.
+/// Runs `plan`, which recurses as deep as `sql` nests, on a thread with a large enough stack.
 ///
 /// # Errors
 ///
-/// [`Error::Sql`] for text that would take more, and where `plan` panics; and the errors of `plan`.
+/// [`Error::Sql`] for text that would need more, and if `plan` panics; and the errors of `plan`.
 pub(crate) fn with_large_stack<T: Send>(sql: &str, plan: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let num_operators = count_operators(sql);
     if num_operators > MAX_OPERATORS {
@@ -157,7 +158,7 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
     Ok(Parsed { expr: simple, comment: names.comment() })
 }
 
-/// Puts values in the place of `$name`; all must be used.
+/// Replaces each `$name` by its value; all must be used.
 fn bind(sql: &str, expr: Expr, parameters: &BTreeMap<String, ScalarValue>) -> Result<Expr> {
     if parameters.is_empty() {
         return Ok(expr);
@@ -183,7 +184,7 @@ fn bind(sql: &str, expr: Expr, parameters: &BTreeMap<String, ScalarValue>) -> Re
     }
 }
 
-/// Returns the columns of `schema` whose names stand in `sql`: the planner searches all of them for every operand.
+/// Returns the columns of `schema` whose names occur in `sql`: the planner searches all of them for every operand.
 fn mentioned(sql: &str, schema: &SchemaRef) -> Schema {
     let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize().unwrap_or_default();
     let words: HashSet<&str> = tokens
@@ -207,8 +208,8 @@ fn count_operators(sql: &str) -> usize {
     tokens.iter().filter(|token| !is_operand(token)).count()
 }
 
-/// Refuses `a + b + c + ...`, `a::int::int...` and so on beyond [`MAX_DEPTH`] before it is typed, which takes time that grows with the square of
-/// its length. The parser bounds the other ways to nest; chains of `AND` and `OR` are rebuilt.
+/// Refuses `a + b + c + ...`, `a::int::int...` and so on beyond [`MAX_DEPTH`] before typing, whose time is quadratic in
+/// their length. The parser bounds the other ways to nest; chains of `AND` and `OR` are rebuilt.
 fn refuse_long_chain(sql: &str, parsed: &ast::Expr) -> Result<()> {
     let is_long = ast::visit_expressions(parsed, |expr: &ast::Expr| {
         if is_long_chain(expr) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -225,7 +226,7 @@ pub(crate) fn is_long_chain(mut expr: &ast::Expr) -> bool {
     true
 }
 
-/// Returns the first operand of an operator that may follow itself, but for `AND` and `OR`.
+/// Returns the first operand of an operator that can be chained, except for `AND` and `OR`.
 fn first_operand(expr: &ast::Expr) -> Option<&ast::Expr> {
     use ast::Expr::{
         AllOp, AnyOp, AtTimeZone, Between, BinaryOp, Cast, Collate, ILike, InList, InSubquery, InUnnest,
@@ -264,8 +265,8 @@ fn first_operand(expr: &ast::Expr) -> Option<&ast::Expr> {
 
 /// Keeps the simplifier from turning a `CASE` of conditions into `AND` and `OR`.
 ///
-/// These evaluate all operands on all rows, so the `CASE` would no longer guard what fails on some; and a long one
-/// grows with the square of its length.
+/// These evaluate all operands on all rows, so the `CASE` would no longer guard operands that fail on some; and the
+/// result is quadratic in its length.
 pub(crate) fn keep_cases(expr: Expr) -> datafusion::common::Result<Expr> {
     let kept = expr.transform_up(|node| {
         Ok(match node {
@@ -304,8 +305,7 @@ pub(super) fn negated(filter: &Expr, schema: &SchemaRef) -> Option<Expr> {
     lists::simplified(&ExprSimplifier::new(context), Expr::Not(Box::new(filter.clone()))).ok()
 }
 
-/// Returns why an expression would take more stack than threads have, or time that grows with the square of its depth or
-/// faster.
+/// Returns why an expression would take more stack than threads have, or time at least quadratic in its depth.
 pub(crate) fn nests_too_deep(expr: &Expr) -> Option<String> {
     let mut pending = vec![(expr, 1, 0)];
     while let Some((node, depth, num_doubled)) = pending.pop() {
@@ -339,7 +339,7 @@ pub(crate) fn nests_too_deep(expr: &Expr) -> Option<String> {
     None
 }
 
-/// Returns the beginning of a text that would drown a message.
+/// Returns the beginning of a text that is too long for a message.
 pub(crate) fn shortened(sql: &str) -> String {
     const SHOWN: usize = 200;
     match sql.char_indices().nth(SHOWN) {
@@ -361,7 +361,7 @@ pub(crate) fn session() -> &'static SessionState {
         let builder = SessionStateBuilder::new().with_config(config).with_default_features();
         let mut state = builder.with_type_planner(Arc::new(Types)).build();
         for function in crate::sql::vector_functions().iter().chain([crate::sql::cast_function(), &any::function()]) {
-            // Nothing of that name is there yet, and nothing else can fail.
+            // The name is still unused, and nothing else can fail.
             drop(state.register_udf(Arc::clone(function)));
         }
         // It is added to a list, which cannot fail.
@@ -370,12 +370,12 @@ pub(crate) fn session() -> &'static SessionState {
     })
 }
 
-/// Rebuilds chains of one connective as balanced trees, wherever they stand, so that nothing downstream recurses deeply. A
-/// negated chain becomes one of negations, which the simplifier makes of it in time that grows faster than its length.
+/// Rebuilds chains of one connective as balanced trees, wherever they are, so that nothing downstream recurses deeply.
+/// A negated chain becomes one of negations, which the simplifier would make of it in superlinear time.
 ///
 /// # Errors
 ///
-/// None of its own: those of walking a tree.
+/// Only those of walking a tree.
 pub(crate) fn balance(expr: Expr) -> PlanResult<Expr> {
     let rebuilt = expr.transform_down(|node| {
         let connective = |expr: &Expr| match expr {
@@ -426,7 +426,7 @@ pub(super) fn all_of(filters: &[Expr]) -> Expr {
     balanced(filters.to_vec(), Operator::And)
 }
 
-/// Returns why an expression with a subquery is no filter; the planner would look for the subquery's tables.
+/// Returns why an expression with a subquery is not a filter; the planner would look for the subquery's tables.
 fn subquery_in(expr: &ast::Expr) -> Option<&'static str> {
     let found = ast::visit_expressions(expr, |part: &ast::Expr| match part {
         ast::Expr::InSubquery { .. } | ast::Expr::Subquery(_) | ast::Expr::Exists { .. } => ControlFlow::Break(()),
@@ -435,15 +435,15 @@ fn subquery_in(expr: &ast::Expr) -> Option<&'static str> {
     found.is_break().then_some(NO_SUBQUERY)
 }
 
-/// Refuses functions whose value is not a function of the row: a selection must be one thing.
+/// Refuses functions whose value does not depend on the row alone: a selection must be well-defined.
 fn refuse_unstable(sql: &str, expr: &Expr) -> Result<()> {
     let mut unstable = None;
     let walked = expr.apply(|node| {
         match node {
             Expr::ScalarFunction(call) if call.func.signature().volatility != Volatility::Immutable => {
                 unstable = Some(format!(
-                    "`{}()` depends on more than the row (the clock or chance), so the selection would not be one thing; \
-                     write its value out",
+                    "`{}()` depends on more than the row (the clock or chance), so the selection would not be \
+                     reproducible; write its value out",
                     call.name()
                 ));
                 return Ok(TreeNodeRecursion::Stop);
@@ -474,12 +474,12 @@ fn refuse_unstable(sql: &str, expr: &Expr) -> Result<()> {
     unstable.map_or(Ok(()), |reason| Err(Error::Sql { sql: shortened(sql), reason }))
 }
 
-/// Says what is wrong with a placeholder of another dialect.
+/// Returns what is wrong with a placeholder of another dialect.
 pub(crate) fn no_parameter(placeholder: &str) -> String {
-    format!("`{placeholder}` is no parameter; write `$name`, and pass its value as `params={{\"name\": ...}}`")
+    format!("`{placeholder}` is not a parameter; write `$name`, and pass its value as `params={{\"name\": ...}}`")
 }
 
-/// Turns DataFusion's planning error into one that names the column, the place and near names.
+/// Converts DataFusion's planning error into one that names the column, the position and similar names.
 pub(crate) fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) -> Error {
     if let DataFusionError::SchemaError(schema_error, _) = error.find_root()
         && let SchemaError::FieldNotFound { field, .. } = schema_error.as_ref()
@@ -497,7 +497,7 @@ pub(crate) fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) ->
     Error::Sql { sql: shortened(sql), reason: reason(error) }
 }
 
-/// Explains a failed coercion by the smallest part of `expr` that already fails alone.
+/// Explains a failed coercion by the smallest part of `expr` that fails on its own.
 fn misfit(
     sql: &str,
     schema: &SchemaRef,
@@ -520,7 +520,7 @@ fn misfit(
     Error::Sql { sql: shortened(sql), reason: format!("`{part}`{place}: {}", reason(&error)) }
 }
 
-/// Returns an [`Error::UnknownColumn`] with the names most like `name`.
+/// Returns an [`Error::UnknownColumn`] with the names most similar to `name`.
 pub(crate) fn unknown_column(shown: String, name: &str, schema: &SchemaRef) -> Error {
     const NEAR_ENOUGH: f64 = 0.5;
     let lower = name.to_lowercase();
@@ -539,10 +539,10 @@ pub(crate) fn unknown_column(shown: String, name: &str, schema: &SchemaRef) -> E
     }
 }
 
-/// Returns what may have been meant by a name that is no column: a column whose name has a dot, or a text.
+/// Returns what may have been meant by an unknown name: a column whose name has a dot, or a string.
 fn meant(sql: &str, written: &str, column: &Column, schema: &SchemaRef, is_like_none: bool) -> &'static str {
     if column.relation.is_some() && schema.index_of(written).is_ok() {
-        return "; a name with a dot stands in double quotes";
+        return "; write a name with a dot in double quotes";
     }
     let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize().unwrap_or_default();
     let tokens: Vec<_> = tokens.into_iter().filter(|token| !matches!(token, Token::Whitespace(_))).collect();
@@ -553,10 +553,10 @@ fn meant(sql: &str, written: &str, column: &Column, schema: &SchemaRef, is_like_
         }
         _ => false,
     });
-    if is_like_none && is_text { "; text stands in single quotes" } else { "" }
+    if is_like_none && is_text { "; write text in single quotes" } else { "" }
 }
 
-/// Returns a column as the text has it first, with its table if that is written before it, and where.
+/// Returns the first occurrence of a column in the text, with its table if that is written before it, and the position.
 fn place_of(sql: &str, column: &Column) -> Option<(String, Location)> {
     let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize_with_location().ok()?;
     let is = |token: &TokenWithSpan, name: &str| matches!(&token.token, Token::Word(word) if word.value == name);

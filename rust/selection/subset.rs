@@ -1,7 +1,7 @@
-//! [`Subset`]: a selection on its own, to keep, combine and carry elsewhere.
+//! [`Subset`]: a selection on its own, to keep, combine and use elsewhere.
 //!
-//! It knows which snapshot its rows are of, so that it cannot be mistaken for one of other rows; and, if it is a part of
-//! one that is evaluated in parts, which.
+//! It knows which snapshot its rows belong to, so that it cannot be applied to another one; and, if a selection is
+//! evaluated in parts, which part it is.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,15 +17,15 @@ use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::rows::RowSet;
 
-/// Bytes of a hash that names a selection.
+/// Bytes of a hash that identifies a selection.
 const DIGEST_BYTES: usize = 16;
 
 /// One of the parts in which a selection is evaluated: consecutive row groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Which one, from 0.
+    /// The part's number, from 0.
     pub index: u32,
-    /// How many there are.
+    /// The number of parts.
     pub num_parts: u32,
 }
 
@@ -34,7 +34,7 @@ impl Part {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for a part beyond their number.
+    /// [`Error::Setting`] for a part out of range.
     pub fn try_new(index: u32, num_parts: u32) -> Result<Self> {
         if index < num_parts {
             return Ok(Self { index, num_parts });
@@ -43,7 +43,8 @@ impl Part {
         Err(Error::Setting { name: "index", reason })
     }
 
-    /// Returns which of the row groups of `sizes` rows are this part's: those that begin within its share of the rows.
+    /// Returns which of the row groups of `sizes` rows belong to this part: those that begin within its share of the
+    /// rows.
     fn row_groups(self, sizes: &[u32]) -> Range<usize> {
         let total: u64 = sizes.iter().map(|&rows| u64::from(rows)).sum();
         let begins_in = |before: u64| u128::from(before) * u128::from(self.num_parts) / u128::from(total.max(1));
@@ -58,11 +59,11 @@ impl Part {
     }
 }
 
-/// Which rows of which snapshot. Clones share them.
+/// Selected rows of a snapshot. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Subset {
     fingerprint: Arc<str>,
-    /// Rows of each row group of the snapshot.
+    /// Number of rows of each row group of the snapshot.
     sizes: Arc<[u32]>,
     query: Option<Vec<String>>,
     part: Option<Part>,
@@ -94,7 +95,7 @@ impl Subset {
         Self::of(snapshot, selection, None, None)
     }
 
-    /// Returns a subset, if a part keeps no rows of others.
+    /// Returns a subset, if a part keeps no rows of other parts.
     pub(super) fn try_new(
         fingerprint: String,
         sizes: Arc<[u32]>,
@@ -150,7 +151,7 @@ impl Subset {
         &self.sizes
     }
 
-    /// Returns a hash of the rows, in hex, which names them in states.
+    /// Returns a hash of the rows, in hex, which identifies them in states.
     pub(crate) fn digest(&self) -> String {
         let mut bytes = Vec::new();
         put_sets(self.selection.sets(), &self.sizes, &mut bytes);
@@ -162,7 +163,7 @@ impl Subset {
         saved::to_bytes(self)
     }
 
-    /// Returns the subset that [`Self::to_bytes`] wrote; `url` says where the bytes are from.
+    /// Restores the subset that [`Self::to_bytes`] wrote; `url` names the source of the bytes.
     ///
     /// # Errors
     ///
@@ -173,7 +174,7 @@ impl Subset {
 
     /// Returns the rows that `operation` keeps of this and another subset of the same snapshot.
     ///
-    /// Costs time and memory in proportion to what the two take.
+    /// Takes time and memory in proportion to the size of both.
     ///
     /// # Errors
     ///
@@ -187,7 +188,8 @@ impl Subset {
         Ok(self.with_sets(sets.collect()))
     }
 
-    /// Returns `num_rows` of the rows, every subset of as many equally likely. The same for the same seed, always.
+    /// Returns `num_rows` of the rows, with every subset of that size equally likely. The same seed always gives the
+    /// same rows.
     ///
     /// # Errors
     ///
@@ -197,8 +199,7 @@ impl Subset {
         Ok(self.choose(&sample::sample(self.num_rows(), num_rows, seed)?))
     }
 
-    /// Deals all rows out by `fractions`: no row to two parts, every one to one of them. Sizes are exact, by largest
-    /// remainder.
+    /// Splits all rows by `fractions` into disjoint parts. Sizes are exact, by largest remainder.
     ///
     /// # Errors
     ///
@@ -219,12 +220,12 @@ impl Subset {
     ///
     /// # Errors
     ///
-    /// [`Error::SelectionMismatch`] if one is missing, is there twice, or is of another snapshot, query or number of parts.
+    /// [`Error::SelectionMismatch`] if one is missing, repeated, or of another snapshot, query or number of parts.
     pub fn merge(parts: &[Self]) -> Result<Self> {
         let refuse = |reason: String| Err(Error::SelectionMismatch { reason });
         let Some(first) = parts.first() else { return refuse("there are no parts to merge".into()) };
         let Some(Part { num_parts, .. }) = first.part else {
-            return refuse("it is no part, but whole; combine selections by `|`".into());
+            return refuse("it is a whole selection, not a part; combine selections with `|`".into());
         };
         let mut by_index = BTreeMap::new();
         for part in parts {
@@ -259,7 +260,7 @@ impl Subset {
         Self { part: Some(part), ..self.with_sets(sets.collect()) }
     }
 
-    /// Refuses a snapshot of which these are not rows.
+    /// Refuses a snapshot that these rows do not belong to.
     pub(crate) fn check_of(&self, snapshot: &Snapshot) -> Result<()> {
         self.check_whole()?;
         if *self.fingerprint == *snapshot.fingerprint && self.sizes.len() == snapshot.row_groups.len() {
@@ -289,7 +290,7 @@ impl Subset {
         if self.part.is_none() {
             return Ok(());
         }
-        let reason = format!("it is {} only; merge all parts first", name_of(self.part));
+        let reason = format!("it is only {}; merge all parts first", name_of(self.part));
         Err(Error::SelectionMismatch { reason })
     }
 

@@ -68,14 +68,15 @@ proptest! {
     }
 }
 
-/// Files in a store that records what is asked of it.
+/// Files in a store that records its requests.
 struct Bucket {
     recording: Arc<Recording>,
     snapshot: Arc<Snapshot>,
 }
 
 impl Bucket {
-    /// Opens `bodies` as the objects `0`, `1` and so on; without the indexes that came with the footers if not `is_kept`.
+    /// Opens `bodies` as the objects `0`, `1` and so on; without the indexes that came with the footers unless
+    /// `is_kept`.
     async fn of(bodies: impl IntoIterator<Item = Vec<u8>>, is_kept: bool) -> Self {
         let bodies: Vec<_> = bodies.into_iter().enumerate().map(|(n, body)| (n.to_string(), body)).collect();
         let recording = Recording::of(bodies.iter().map(|(name, body)| (name.as_str(), body.clone()))).await;
@@ -97,7 +98,7 @@ impl Bucket {
         self.snapshot.stores[0].connect().unwrap()
     }
 
-    /// Returns the rows that pass, what was done for it, and the requests made.
+    /// Returns the rows that pass, the report, and the requests made.
     async fn select(&self, text: &str, round_trip: scan::RoundTripBytes) -> Result<(Vec<RowSet>, Report, Vec<String>)> {
         self.select_within(text, None, round_trip).await
     }
@@ -157,7 +158,7 @@ fn count(sets: &[RowSet]) -> u32 {
     sets.iter().map(|set| set.count(0..1000)).sum()
 }
 
-/// A sorted number, one that is not, a text that is a hundred times as large, and a key that is not sorted either.
+/// A sorted number, an unsorted one, a text a hundred times as large, and an unsorted key.
 fn rows(range: std::ops::Range<i64>) -> RecordBatch {
     let mixed = |n: i64| (n * 7919) % 1_000_003;
     let sorted: ArrayRef = Arc::new(Int64Array::from_iter_values(range.clone()));
@@ -176,7 +177,7 @@ fn pages_that_their_bounds_exclude_are_never_requested() {
         assert_eq!(requests, [bucket.request(0, 1, 0, 2..4)]);
         assert_eq!(count(&sets), 71);
         assert_eq!((report.num_pruned, report.num_read, report.num_pages, report.num_pages_pruned), (2, 1, 10, 8));
-        // Every page is decided, so that nothing is read.
+        // Every page is decided, so nothing is read.
         let (sets, report, requests) = bucket.select("sorted >= 1300 AND sorted < 1500", FREE).await.unwrap();
         assert_eq!((requests.len(), report.num_read, count(&sets)), (0, 0, 200));
     });
@@ -292,7 +293,7 @@ fn the_first_rows_are_found_without_a_look_at_all() {
         assert_eq!((requests.len(), report.num_read, report.num_outside), (4, 4, 20), "{requests:?}");
         let (_, report, _) = bucket.select_first("number < 500", None, Some(2500), DEAR).await.unwrap();
         assert_eq!((report.num_read, report.num_outside, report.is_partial), (20, 4, true));
-        // What statistics exclude is not among the row groups that are looked at first.
+        // Row groups that statistics exclude are not among those examined first.
         let text = "sorted >= 13000 AND number < 500";
         let (_, report, _) = bucket.select_first(text, None, Some(1), DEAR).await.unwrap();
         assert_eq!((report.num_pruned, report.num_read, report.num_outside), (13, 4, 7));
@@ -317,7 +318,7 @@ fn bloom_filters_spare_the_row_groups_without_the_value() {
                 let absent = bucket.select("key IN ('key-1', 'key-2')", FREE).await.unwrap();
                 assert_eq!((count(&absent.0), absent.1.num_pruned, absent.2.len()), (0, 6, 0));
             }
-            // Nobody asks a filter about a range.
+            // Ranges are not looked up in bloom filters.
             let (_, report, _) = bucket.select("key > 'key-9'", FREE).await.unwrap();
             assert_eq!(report.num_pruned_by_bloom, 0);
         }
@@ -345,7 +346,7 @@ fn dear_columns_are_read_only_where_cheap_ones_leave_rows() {
         second.dedup();
         assert!(!second.is_empty() && second.iter().all(|request| requests.contains(request)), "{requests:?}");
         assert_eq!(requests.len(), first.len() + second.len());
-        // Where waiting does not pay, both are read at once.
+        // If waiting does not pay, both are read at once.
         let (same, report, _) = bucket.select(&text, DEAR).await.unwrap();
         assert_eq!((same, report.num_stages), (sets, 1));
     });
@@ -426,7 +427,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
 
 type Row = (Option<i32>, Option<f64>, Option<u8>);
 
-/// Rows with NULLs, `NaN`s of either sign, both zeros, and texts that begin alike.
+/// Rows with NULLs, `NaN`s of either sign, both zeros, and texts with a common prefix.
 fn awkward_rows() -> impl Strategy<Value = Vec<Row>> {
     let number = prop::option::weighted(0.9, -20_i32..20);
     let special = prop::sample::select(vec![f64::NAN, -f64::NAN, 0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY]);

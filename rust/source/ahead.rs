@@ -1,4 +1,4 @@
-//! Bytes that are asked for before the one who needs them asks.
+//! Bytes that are requested before they are needed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -15,29 +15,29 @@ use super::{Connection, Object, Written};
 use crate::config;
 use crate::metrics::Metrics;
 
-/// Of so many bytes at once each connection brings many pages, and none is there much sooner for a request of its own: what
-/// lies together is read into one piece of memory, out of which it is used without a copy.
+/// With this many bytes at once, each connection brings many pages, and none arrives much sooner by a request of its
+/// own: adjacent ranges are read into one piece of memory, and used from there without a copy.
 const MANY_BYTES: u64 = config::FEW_REQUESTS_IN_FLIGHT as u64 * config::LEAST_REQUEST_BYTES;
 
-/// The bytes of a read; `None` where it failed.
+/// The bytes of a read; `None` if it failed.
 type Answer = Shared<BoxFuture<'static, Option<Bytes>>>;
 
-/// Reads under way and done, for whoever [asks](Self::take) for their ranges next.
+/// Reads in progress and completed, for whoever [takes](Self::take) their ranges next.
 ///
-/// Those that nobody asks for are aborted when it is dropped.
+/// Reads that nobody takes are aborted when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     state: Mutex<State>,
-    /// What counts the requests.
+    /// Counts the requests.
     metrics: Arc<Metrics>,
 }
 
-/// What tells an object from all others: its URL, and what that does not show.
+/// Identifies an object: its URL, and anything the URL does not show.
 type Id = (String, Option<Written>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes that may still be asked for.
+    /// Bytes that may still be requested.
     room: u64,
     /// By object and start of the range.
     held: HashMap<Id, BTreeMap<u64, Held>>,
@@ -49,33 +49,33 @@ struct State {
 struct Held {
     end: u64,
     answer: Answer,
-    /// Where the bytes of the read begin.
+    /// The offset of the read's first byte.
     first: u64,
 }
 
-/// What holds a range: what is held from each of these places on.
+/// The reads that hold a range, each from the given offset on.
 type Holders = Vec<(u64, Held)>;
 
 impl Ahead {
-    /// Returns one that asks for at most `max_bytes`, with requests that `metrics` counts.
+    /// Returns an empty one that requests at most `max_bytes`, with requests counted in `metrics`.
     pub(crate) fn new(max_bytes: u64, metrics: &Arc<Metrics>) -> Self {
         let state = State { room: max_bytes, ..State::default() };
         Self { state: Mutex::new(state), metrics: Arc::clone(metrics) }
     }
 
-    /// Returns what counts the requests.
+    /// Returns the metrics that count the requests.
     pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// Returns how many bytes may still be asked for.
+    /// Returns how many bytes may still be requested.
     pub(crate) fn room(&self) -> u64 {
         self.lock().room
     }
 
-    /// Starts to read `ranges`, unless they are more than may be asked for: then nothing is any more. Each is there as soon
-    /// as the request for it is answered, whatever becomes of the others. They are a part of `at_once` bytes that are asked for
-    /// together, which says how large requests are.
+    /// Starts to read `ranges`, unless they exceed what may be requested: then nothing is any more. Each range is
+    /// available as soon as its request is answered, regardless of the others. They are part of `at_once` bytes that
+    /// are requested together, which determines the size of requests.
     pub(crate) fn read(&self, connection: &Connection, object: &Object, ranges: &[Range<u64>], at_once: u64) {
         let num_bytes = ranges.iter().map(|range| range.end - range.start).sum();
         let mut state = self.lock();
@@ -94,7 +94,7 @@ impl Ahead {
             let span = first.start..last.end;
             let reading = {
                 let (connection, object, span) = (connection.clone(), object.clone(), span.clone());
-                // Who needs the bytes reads them again, and reports what goes wrong.
+                // Whoever needs the bytes reads them again, and reports the error.
                 async move { read_merged(&connection, &object, span).await.ok() }
             };
             let reading = connection.io.spawn(reading);
@@ -106,8 +106,8 @@ impl Ahead {
         }
     }
 
-    /// Waits for the bytes of `ranges` as far as they were asked for. What is given out is not held any longer: one range that
-    /// stays keeps the memory of all that was read with it.
+    /// Waits for the bytes of `ranges`, as far as they were requested. What is returned is not kept: a single remaining
+    /// range would keep the memory of its whole read.
     pub(super) async fn take(&self, object: &Object, ranges: &[Range<u64>]) -> Vec<Option<Bytes>> {
         let found: Vec<_> = {
             let mut state = self.lock();
@@ -124,8 +124,8 @@ impl Ahead {
         taken
     }
 
-    /// Lets go of what was asked for `within` a range of an object and holds nothing of what is `wanted`: ranges, ascending
-    /// and disjoint.
+    /// Drops reads `within` a range of an object that hold none of the `wanted` ranges, which are ascending and
+    /// disjoint.
     pub(crate) fn forget(&self, object: &Object, within: Range<u64>, wanted: &[Range<u64>]) {
         let mut state = self.lock();
         let Some(held) = state.held.get_mut(&id_of(object)) else { return };
@@ -154,8 +154,7 @@ fn id_of(object: &Object) -> Id {
     (object.url.clone(), object.written.clone())
 }
 
-/// Divides ranges, which do not overlap, among reads: those that are [merged](merge), where they span no more than
-/// [`at_most`] `max_bytes`.
+/// Divides disjoint ranges among reads: [merged](merge) ranges, if they span no more than [`at_most`] `max_bytes`.
 fn parts(ranges: &[Range<u64>], gap: Gap, max_bytes: u64) -> Vec<Vec<Range<u64>>> {
     let merged = merge(ranges, gap);
     let holder = |range: &Range<u64>| merged.partition_point(|merged| merged.end <= range.start);
@@ -173,7 +172,7 @@ fn parts(ranges: &[Range<u64>], gap: Gap, max_bytes: u64) -> Vec<Vec<Range<u64>>
     parts
 }
 
-/// Takes out what holds `range`, if all of it is held; the bytes around it stay.
+/// Takes out the holders of `range`, if all of it is held; bytes around it stay.
 fn take_out(held: &mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<Holders> {
     let (&first, _) = held.range(..=range.start).next_back()?;
     let (mut end, mut starts) = (first, Vec::new());
@@ -200,9 +199,9 @@ fn take_out(held: &mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<Holder
     starts.into_iter().map(take).collect()
 }
 
-/// Waits for the bytes of `range` from what holds it; copied where those are several reads.
+/// Waits for the bytes of `range` from its holders; copies them if there are several reads.
 async fn piece_together(holders: Holders, range: &Range<u64>) -> Option<Bytes> {
-    // What several ranges of one read hold, as one.
+    // Joins adjacent ranges of the same read.
     let mut reads: Vec<(u64, Held)> = Vec::with_capacity(1);
     for (start, next) in holders {
         match reads.last_mut() {
@@ -255,7 +254,7 @@ mod tests {
             let read = read_ranges(&reader, &object("x"), &[10..20, 22..25, 150..152]).await.unwrap();
             assert_eq!(read, [(10..20).collect::<Vec<u8>>(), (22..25).collect(), (150..152).collect()]);
             assert_eq!(recording.take(), ["get 10..30 of x", "get 150..152 of x"]);
-            // What has been given out is gone, the rest is there.
+            // What was returned is gone, the rest remains.
             let read = read_ranges(&reader, &object("x"), &[20..22, 25..30]).await.unwrap();
             assert_eq!((read, recording.take().len()), (vec![(20..22).collect(), (25..30).collect()], 0));
             read_ranges(&reader, &object("x"), &[10..20, 22..25]).await.unwrap();
@@ -296,7 +295,7 @@ mod tests {
                 let span = part[part.len() - 1].end - part[0].start;
                 prop_assert!(part.len() == 1 || span <= at_most(max_bytes));
             }
-            // Without a bound each is what is merged.
+            // Without a bound, each read is one merged range.
             let whole = super::parts(&ranges, gap, u64::MAX);
             let spans: Vec<_> = whole.iter().map(|part| part[0].start..part[part.len() - 1].end).collect();
             prop_assert_eq!(spans, merge(&ranges, gap));

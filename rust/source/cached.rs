@@ -1,7 +1,8 @@
-//! Reads files that the system has in its memory, in the thread that wants the bytes.
+//! Reads files from the page cache, on the thread that needs the bytes.
 //!
-//! To hand such a read to a thread that may block, and what came of it back, takes longer than to copy a megabyte. Linux
-//! (`RWF_NOWAIT` of `preadv2(2)`) says instead that it would have to wait: then others read, many at a time.
+//! Passing such a read to a blocking thread and the result back takes longer than copying a megabyte. Linux
+//! (`RWF_NOWAIT` of `preadv2(2)`) reports instead that it would have to wait: then blocking threads read, many at a
+//! time.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -18,16 +19,16 @@ use super::read::{changed, check_unchanged, cut_out, of_range};
 use super::{Connection, Object, error};
 use crate::error::Result;
 
-/// Why bytes are not there at once. What is wrong with an object is for [`read_ranges`](super::read_ranges) to say.
+/// Why bytes are not available at once. Errors are left to [`read_ranges`](super::read_ranges).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missed {
-    /// They would have to be waited for.
+    /// Reading would have to wait.
     Once,
-    /// Even to open an object may have to be waited for, perhaps for ever: it is not on this machine.
+    /// Even opening an object may block, perhaps forever: it is not on this machine.
     Always,
 }
 
-/// A file of this machine that was in memory when it was opened, or most of it.
+/// A file of this machine that was mostly in the page cache when it was opened.
 #[derive(Debug)]
 pub(crate) struct CachedFile {
     file: File,
@@ -36,10 +37,11 @@ pub(crate) struct CachedFile {
     metadata: Metadata,
 }
 
-/// Returns the bytes of `ranges` as [`read_ranges`](super::read_ranges) does, if they are those of a file of this machine, and
-/// in memory. What `later` makes of one of them stands for its bytes: it reads the file when it needs them.
+/// Returns the bytes of `ranges` like [`read_ranges`](super::read_ranges), if they are in the page cache and belong to
+/// a file of this machine. If `later` returns something for a range, that replaces its bytes: it reads the file when
+/// needed.
 ///
-/// For threads of no runtime, which may open files.
+/// For threads outside any runtime, which may open files.
 pub(crate) fn read_cached<B: From<Bytes>>(
     connection: &Connection,
     object: &Object,
@@ -54,7 +56,7 @@ pub(crate) fn read_cached<B: From<Bytes>>(
     }
     let (metrics, place) = (&connection.metrics, connection.place);
     let _during = metrics.during(place.stage);
-    // Outside of a runtime the client of local files does at once what it is asked for.
+    // Outside a runtime, the client for local files works synchronously.
     let opened = connection.client.get_opts(&object.path, GetOptions::default()).now_or_never();
     let opened = opened.and_then(Result::ok).filter(|opened| check_unchanged(object, opened).is_ok());
     let Some(GetResultPayload::File(file, _)) = opened.map(|opened| opened.payload) else { return Err(Missed::Once) };
@@ -81,23 +83,24 @@ pub(crate) fn read_cached<B: From<Bytes>>(
 }
 
 impl CachedFile {
-    /// Returns the file of an object, as it is now.
+    /// Returns the file of an object, in its current state.
     pub(crate) fn new(file: File, object: &Object) -> io::Result<Self> {
         Ok(Self { metadata: file.metadata()?, file, object: object.clone() })
     }
 
-    /// Returns a range, if all of it can be had without waiting.
+    /// Returns a range, if all of it can be read without waiting.
     pub(crate) fn read_now(&self, range: &Range<u64>) -> Option<Bytes> {
         let mut body = Vec::new();
         read_onto(&mut body, &self.file, range, Waits::Never).ok()?;
         Some(body.into())
     }
 
-    /// Reads a range into `body`, in place of what is there; waits for what is not in memory any more.
+    /// Reads a range into `body`, replacing its contents; waits for what has left the page cache.
     ///
     /// # Errors
     ///
-    /// [`Error::Read`](crate::Error::Read) where the system says why it cannot, and [`Error::ObjectChanged`](crate::Error::ObjectChanged) where the file is another than it was.
+    /// [`Error::Read`](crate::Error::Read) if reading fails, and [`Error::ObjectChanged`](crate::Error::ObjectChanged)
+    /// if the file is no longer the one that was opened.
     pub(crate) fn read_into(&self, body: &mut Vec<u8>, range: &Range<u64>) -> Result<()> {
         body.clear();
         let read = read_onto(body, &self.file, range, Waits::ForDisk).and_then(|()| self.file.metadata());
@@ -121,7 +124,7 @@ enum Waits {
     ForDisk,
 }
 
-/// Returns whether a file is on one of the usual file systems of disks and memory, not behind a network or a program.
+/// Returns whether a file is on one of the usual disk or memory file systems, not behind a network or a program.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "no crate that is linked anyway offers it")]
 fn is_of_this_machine(file: &File) -> bool {
@@ -138,7 +141,7 @@ fn is_of_this_machine(file: &File) -> bool {
     let mut found = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the file is open, and there is room for what is written.
     let status = unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) };
-    // SAFETY: it was written where the call has succeeded.
+    // SAFETY: it is initialized if the call succeeded.
     status == 0 && OURS.contains(&unsafe { found.assume_init() }.f_type)
 }
 
@@ -163,11 +166,11 @@ fn read_onto(body: &mut Vec<u8>, file: &File, range: &Range<u64>, waits: Waits) 
         let left = num_bytes - num_done;
         let room = &mut body.spare_capacity_mut()[..left];
         let part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-        // SAFETY: the file is open, and there is nothing in the room, which is as long as `part` says.
+        // SAFETY: the file is open, and the spare room is as long as `part` says.
         let num_read = unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, offset, flags) };
         match usize::try_from(num_read) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            // SAFETY: the system has written so many bytes there, for which there is room.
+            // SAFETY: the system has written that many bytes there, within the spare room.
             Ok(num_read) => unsafe { body.set_len(body.len() + num_read.min(left)) },
             Err(_) => match io::Error::last_os_error() {
                 error if error.kind() == io::ErrorKind::Interrupted => {}
@@ -178,7 +181,7 @@ fn read_onto(body: &mut Vec<u8>, file: &File, range: &Range<u64>, waits: Waits) 
     Ok(())
 }
 
-/// Other systems cannot say whether they would wait.
+/// Other systems cannot tell whether a read would wait.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn read_onto(_: &mut Vec<u8>, _: &File, _: &Range<u64>, _: Waits) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
@@ -214,7 +217,7 @@ mod tests {
         let found = match read_cached::<Bytes>(&connection, &object, &ranges, |_, _| None) {
             Ok(found) => found,
             Err(_) => {
-                // A file system that has not learned it, or not Linux.
+                // The file system does not support it, or this is not Linux.
                 let file = File::open(folder.path().join("x")).unwrap();
                 assert!(
                     !is_of_this_machine(&file) || CachedFile::new(file, &object).unwrap().read_now(&(0..1)).is_none()

@@ -1,4 +1,4 @@
-//! Clients of object stores, from text, options and the environment.
+//! Clients of object stores, from locations, options and the environment.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -24,10 +24,10 @@ use super::traffic::Traffic;
 use super::values;
 use crate::error::{Error, Result};
 
-/// A body may take long, as long as bytes arrive: a stall is what ends it.
+/// A body may take long while bytes keep arriving: only a stall ends it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Options that may have been meant by a name that no store knows.
+/// Options that may have been meant by an unknown name.
 const COMMON_OPTIONS: [&str; 30] = [
     "access_key_id",
     "account_key",
@@ -61,7 +61,7 @@ const COMMON_OPTIONS: [&str; 30] = [
     "virtual_hosted_style_request",
 ];
 
-/// Options of `s3fs`, which `datasets` takes, of `boto3` and of `pyarrow`, and their names here.
+/// Options of `s3fs` (used by `datasets`), `boto3` and `pyarrow`, and their names here.
 const OF_OTHERS: [(&str, &str); 12] = [
     ("access_key", "aws_access_key_id"),
     ("anon", "aws_skip_signature"),
@@ -77,13 +77,13 @@ const OF_OTHERS: [(&str, &str); 12] = [
     ("secret_key", "aws_secret_access_key"),
 ];
 
-/// Checks the options of the store of `key`.
+/// Checks the options for the store of `key`.
 pub(super) fn check(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<()> {
     match key {
         StoreKey::Local => build(key, options, None, || Unconnected).map(drop),
         _ => {
             let settings = Settings::try_new(key, options)?;
-            // Those that the environment names are for all stores of a kind: read when this one turns out to need them.
+            // Environment variables apply to all stores of a kind: they are read when this one turns out to need them.
             let is_given = options.keys().any(|name| name.eq_ignore_ascii_case(settings::CA_CERTIFICATE));
             settings.certificate.as_deref().filter(|_| is_given).map(settings::certificates).transpose()?;
             build(key, options, Some(&settings), || Unconnected).map(drop)
@@ -91,7 +91,7 @@ pub(super) fn check(key: &StoreKey, options: &BTreeMap<String, String>) -> Resul
     }
 }
 
-/// Makes the store of `key`, with reads that go on through failures if it is remote.
+/// Makes the store of `key`; reads of remote stores retry failures.
 pub(super) fn connect(
     key: &StoreKey,
     options: &BTreeMap<String, String>,
@@ -103,7 +103,7 @@ pub(super) fn connect(
     let Settings { limit, is_hedging, certificate, .. } = Settings::try_new(key, options)?;
     let policy = Policy { traffic: Arc::clone(traffic), limit, is_hedging, root: key.root().to_owned() };
     let connector = Connector { policy: policy.clone(), certificate };
-    // Who reads a web server shows no credentials that could be others.
+    // A web server is never shown credentials that may be meant for others.
     let is_web = matches!(key, StoreKey::Http(_));
     let (key, of_make) = (key.clone(), options.clone());
     let make = move || build(&key, &of_make, Some(&Settings::try_new(&key, &of_make)?), || connector.clone());
@@ -111,7 +111,7 @@ pub(super) fn connect(
     Ok(Arc::new(Recovering::new(client, policy)))
 }
 
-/// Makes a store whose HTTP client `connector` makes; remote ones ask once.
+/// Makes a store with HTTP clients from `connector`; remote ones make each request once.
 fn build<C: HttpConnector>(
     key: &StoreKey,
     options: &BTreeMap<String, String>,
@@ -181,25 +181,26 @@ fn build<C: HttpConnector>(
             }
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
-        // The one is made above, the others by whoever opens them: none has such a client.
+        // Local files are handled above, the others where they are opened: none uses such a client.
         StoreKey::Local | StoreKey::Hub(_) | StoreKey::FileSystem(_) => {
             return Err(refused(&format!("`{}` is no store of `object_store`", key.root())));
         }
     })
 }
 
-/// Returns what the environment and then the options say, each option once, as clients take it.
+/// Returns the settings from the environment, overridden by the options, each once, in the form that clients take.
 ///
 /// # Errors
 ///
-/// [`Error::Setting`] for options that the store does not have, and for values that clients take for granted to be others.
+/// [`Error::Setting`] for options that the store does not have, and for values that clients would accept without
+/// checking.
 fn told<K: FromStr + AsRef<str> + PartialEq>(key: &StoreKey, settings: &Settings) -> Result<Vec<(K, String)>> {
     let mut said: Vec<(K, String, String)> = variables(key).collect();
     for (name, value) in &settings.rest {
         said.push((parse_key(name)?, name.clone(), value.clone()));
     }
     let mut told: Vec<(K, String)> = Vec::new();
-    // What is said last counts.
+    // Later settings take precedence.
     for (key, name, value) in said.into_iter().rev() {
         if !told.iter().any(|(other, _)| *other == key) {
             let value = values::checked(&name, key.as_ref(), value)?;
@@ -209,10 +210,10 @@ fn told<K: FromStr + AsRef<str> + PartialEq>(key: &StoreKey, settings: &Settings
     Ok(told)
 }
 
-/// Returns the options of a store that the environment sets, under names that begin as those of the store.
+/// Returns the store's options that the environment sets, by variables with the store's prefix.
 fn variables<K: FromStr>(key: &StoreKey) -> impl Iterator<Item = (K, String, String)> {
     let prefix = settings::prefix(key).unwrap_or_default();
-    // Options of a web server have no such prefix of their own.
+    // Options of a web server have no prefix of their own.
     let is_web = matches!(key, StoreKey::Http(_));
     std::env::vars_os().filter_map(move |(name, value)| {
         let name = name.into_string().ok()?;
@@ -222,7 +223,7 @@ fn variables<K: FromStr>(key: &StoreKey) -> impl Iterator<Item = (K, String, Str
     })
 }
 
-/// Returns our time-outs, for what nobody says. None is longer than a read may take.
+/// Returns our default time-outs. None is longer than a read may take.
 fn timeouts(settings: &Settings) -> impl Iterator<Item = (ClientConfigKey, String)> {
     let ours = [
         (ClientConfigKey::Timeout, REQUEST_TIMEOUT),
@@ -256,11 +257,11 @@ fn refused(reason: &str) -> Error {
 fn unusable(root: &str, error: &object_store::Error) -> Error {
     let cause = causes(error).last().map(ToString::to_string).filter(|cause| !error.to_string().contains(cause));
     let because = cause.map_or_else(String::new, |cause| format!(": {cause}"));
-    refused(&format!("they make no client for `{root}`: {error}{because}"))
+    refused(&format!("no client can be made from them for `{root}`: {error}{because}"))
 }
 
-/// Makes clients that are good for nothing, to see whether a store can be made of its options: a real one reads all
-/// certificates of the system.
+/// Makes useless clients, to check whether a store can be made from its options: a real one reads all certificates of
+/// the system.
 #[derive(Debug)]
 struct Unconnected;
 

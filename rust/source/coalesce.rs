@@ -1,23 +1,23 @@
-//! Turns the ranges that are wanted into the requests that are made.
+//! Turns wanted ranges into requests.
 
 use std::ops::Range;
 
 use super::preset::Preset;
 use crate::config;
 
-/// How far apart ranges may lie that are read together.
+/// Maximum gaps between ranges that are read together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Gap {
-    /// What is always read along: asking again costs more.
+    /// Gaps up to this are always read: another request costs more.
     pub(super) least_bytes: u64,
-    /// What is never read along: it costs more than asking again.
+    /// Gaps above this are never read: they cost more than another request.
     pub(super) most_bytes: u64,
 }
 
-/// Merges byte ranges that lie within `max_gap_bytes` of each other.
+/// Merges byte ranges with gaps of at most `max_gap_bytes`.
 ///
-/// A request costs a round trip, so fetching a small hole is cheaper than asking twice. Returns
-/// disjoint ranges, sorted by start, that together cover the input. Empty ranges are dropped.
+/// A request costs a round trip, so fetching a small hole is cheaper than a second request. Returns disjoint ranges,
+/// sorted by start, that together cover the input. Empty ranges are dropped.
 pub(crate) fn coalesce(ranges: &[Range<u64>], max_gap_bytes: u64) -> Vec<Range<u64>> {
     let mut sorted: Vec<Range<u64>> = ranges.iter().filter(|range| range.start < range.end).cloned().collect();
     sorted.sort_unstable_by_key(|range| range.start);
@@ -31,10 +31,10 @@ pub(crate) fn coalesce(ranges: &[Range<u64>], max_gap_bytes: u64) -> Vec<Range<u
     merged
 }
 
-/// Merges byte ranges as [`coalesce`], the closest first, as long as the gaps are small beside what is wanted.
+/// Merges byte ranges like [`coalesce`], smallest gaps first, as long as gaps are small compared to the wanted bytes.
 ///
-/// Requests run beside each other, so what a gap saves is a place among them, and what it costs are its bytes. Gaps above
-/// the least are read only up to [`config::MAX_OVER_READ_PERCENT`] of the bytes wanted; of equal gaps the first.
+/// Requests run concurrently, so reading a gap saves a request slot and costs its bytes. Gaps above the least are read
+/// only up to [`config::MAX_OVER_READ_PERCENT`] of the wanted bytes; of equal gaps the first.
 pub(super) fn merge(ranges: &[Range<u64>], gap: Gap) -> Vec<Range<u64>> {
     let apart = coalesce(ranges, gap.least_bytes.min(gap.most_bytes));
     let wanted = coalesce(ranges, 0).iter().map(|range| range.end - range.start).sum::<u64>();
@@ -59,13 +59,13 @@ pub(super) fn merge(ranges: &[Range<u64>], gap: Gap) -> Vec<Range<u64>> {
     merged
 }
 
-/// Returns the requests that are made for `ranges` of one object, by what counts before anything is measured.
+/// Returns the requests for `ranges` of one object, by the defaults that hold before anything is measured.
 pub(crate) fn planned(ranges: &[Range<u64>], preset: &Preset) -> Vec<Range<u64>> {
     let gap = Gap { least_bytes: preset.least_gap_bytes, most_bytes: preset.gap_bytes };
     split(&merge(ranges, gap), preset.max_request_bytes)
 }
 
-/// Cuts ranges into parts of nearly equal size, none above [`at_most`] `max_bytes`.
+/// Splits ranges into parts of nearly equal size, none above [`at_most`] `max_bytes`.
 pub(super) fn split(ranges: &[Range<u64>], max_bytes: u64) -> Vec<Range<u64>> {
     let mut parts = Vec::with_capacity(ranges.len());
     for range in ranges {
@@ -77,7 +77,7 @@ pub(super) fn split(ranges: &[Range<u64>], max_bytes: u64) -> Vec<Range<u64>> {
     parts
 }
 
-/// Returns how large requests are at most that should be of `max_bytes`: a quarter more is no reason for another.
+/// Returns the actual maximum for requests of about `max_bytes`: a quarter more is no reason for another request.
 pub(super) fn at_most(max_bytes: u64) -> u64 {
     max_bytes.saturating_add(max_bytes / 4).max(1)
 }

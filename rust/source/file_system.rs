@@ -1,8 +1,8 @@
-//! Stores that the core does not know: whoever embeds it may bring file systems for all other URLs.
+//! Stores that the core does not know: an embedder may supply file systems for all other URLs.
 //!
-//! A [`FileSystem`] is asked for one thing at a time and answers when it has all of it; what becomes of failures is
-//! decided [above](super::recover), as for every store. It promises less than a store: there are no conditions, so each
-//! read comes with what the object is by then, and tags are weak.
+//! A [`FileSystem`] is asked for one thing at a time and answers when it has all of it; failures are handled
+//! [above](super::recover), as for every store. It promises less than a store: there are no conditional reads, so each
+//! read comes with the object's state at that time, and tags are weak.
 
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
@@ -29,45 +29,46 @@ use crate::config;
 use crate::error::Result;
 use crate::io::Io;
 
-/// A call that has not answered by then is stuck. It tells nothing before all bytes are there, so it may take long.
+/// A call that takes longer is stuck. Nothing is reported before all bytes are available, so it may take long.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Opens the file system of URLs that begin in one way, with the options that are not the core's own. Neither blocks nor
-/// fails: what is wrong is told by the first call.
+/// Opens the file system for URLs with a common prefix, given the options that are not the core's own. Neither blocks
+/// nor fails: errors are reported by the first call.
 pub type OpenFileSystem = fn(options: BTreeMap<String, String>) -> Arc<dyn FileSystem>;
 
 static OPEN: OnceLock<OpenFileSystem> = OnceLock::new();
 
-/// Has URLs of unknown schemes read by file systems that `open` opens, in this process: the first who says so counts.
+/// Makes this process read URLs of unknown schemes with file systems opened by `open`; only the first call has an
+/// effect.
 pub fn set_file_systems(open: OpenFileSystem) {
     OPEN.get_or_init(|| open);
 }
 
-/// Returns whether URLs of unknown schemes are read by somebody.
+/// Returns whether URLs of unknown schemes can be read.
 pub(super) fn are_known() -> bool {
     OPEN.get().is_some()
 }
 
 /// Reads and writes objects by their URLs.
 pub trait FileSystem: fmt::Debug + Send + Sync {
-    /// Begins `call`; `reply` is told what comes of it, from any thread. May wait for locks, not for answers.
+    /// Starts `call`; the result is sent to `reply`, from any thread. May wait for locks, but not for the result.
     fn begin(&self, call: FileCall, reply: FileReply);
 }
 
-/// What a file system is asked for.
+/// A call to a file system.
 #[derive(Debug, Clone)]
 pub enum FileCall {
-    /// The objects below a folder at any depth, named by what follows the folder; none, if there is no such folder.
+    /// The objects below a folder at any depth, named relative to it; none if the folder does not exist.
     List {
         /// The folder.
         url: String,
     },
-    /// What an object is.
+    /// Information about an object.
     Info {
         /// The object.
         url: String,
     },
-    /// Bytes of an object, as far as it has them, and what it is after they were read.
+    /// Bytes of an object, as far as it has them, and information about it after they were read.
     Read {
         /// The object.
         url: String,
@@ -78,61 +79,61 @@ pub enum FileCall {
     Write {
         /// The object.
         url: String,
-        /// What it is to hold.
+        /// Its contents.
         bytes: Bytes,
     },
 }
 
-/// What is known of an object.
+/// Information about an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileInfo {
-    /// Its name below the folder that was listed; of no meaning otherwise.
+    /// Its name relative to the listed folder; meaningless otherwise.
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
-    /// What changes when it changes, if there is such a thing.
+    /// A token that changes with the object, if there is one.
     pub version: Option<String>,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Debug, Default)]
 pub struct FileAnswer {
-    /// What is known of the objects that the call is about.
+    /// Information about the objects that the call concerns.
     pub infos: Vec<FileInfo>,
     /// The bytes that were read.
     pub bytes: Bytes,
 }
 
 impl FileAnswer {
-    /// Returns bytes that stay where they are, and with whom.
+    /// Returns bytes that stay in place, owned by their current owner.
     pub fn owned(bytes: impl AsRef<[u8]> + Send + 'static) -> Bytes {
         Bytes::from_owner(bytes)
     }
 }
 
-/// Tells what came of a call; dropped, it tells that nothing did.
+/// Sends the result of a call; if dropped, reports that there is none.
 #[derive(Debug)]
 pub struct FileReply(oneshot::Sender<Result<FileAnswer, FileError>>);
 
 impl FileReply {
-    /// Returns whether anybody still waits for the answer.
+    /// Returns whether the caller still waits for the answer.
     pub fn is_wanted(&self) -> bool {
         !self.0.is_closed()
     }
 
-    /// Tells the answer.
+    /// Sends the answer.
     pub fn send(self, answer: Result<FileAnswer, FileError>) {
-        // Who waited may have given up meanwhile.
+        // The caller may have given up meanwhile.
         drop(self.0.send(answer));
     }
 }
 
-/// Why a call failed, sorted by what to do about it.
+/// Why a call failed, by what to do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileErrorKind {
-    /// The object is not there.
+    /// The object does not exist.
     NotFound,
-    /// It is not for who asks.
+    /// The caller has no access to it.
     Denied,
     /// There are too many calls.
     Throttled,
@@ -140,11 +141,11 @@ pub enum FileErrorKind {
     Failed,
     /// There was no connection, or it broke.
     Broken,
-    /// Nothing came for too long.
+    /// Nothing was received for too long.
     Stalled,
     /// There is no such file system, or not with these options.
     Unusable,
-    /// The same would happen again.
+    /// Retrying would fail in the same way.
     Final,
 }
 
@@ -159,7 +160,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// Returns the kind of trouble that it is, if the call may be made again.
+    /// Returns the kind of trouble, if the call may be retried.
     pub(super) fn trouble(&self) -> Option<Kind> {
         match self.kind {
             FileErrorKind::Throttled => Some(Kind::Throttled),
@@ -174,7 +175,7 @@ impl FileError {
         Self { kind, source: said.into() }
     }
 
-    /// Returns it as the error of a store, about the object at `url`.
+    /// Returns it as a store's error about the object at `url`.
     fn of(self, url: String) -> object_store::Error {
         match self.kind {
             FileErrorKind::NotFound => object_store::Error::NotFound { path: url, source: Box::new(self) },
@@ -189,7 +190,7 @@ pub(super) fn check(options: &BTreeMap<String, String>) -> Result<()> {
     settings(options).map(drop)
 }
 
-/// Returns the store of `key`, with reads that go on through failures.
+/// Returns the store of `key`, with reads that retry failures.
 pub(super) fn connect(
     key: &StoreKey,
     options: &BTreeMap<String, String>,
@@ -198,14 +199,17 @@ pub(super) fn connect(
 ) -> Result<Arc<dyn ObjectStore>> {
     let (limit, is_hedging, rest) = settings(options)?;
     let Some(open) = OPEN.get() else {
-        return Err(refused(format!("`{}` is read by file systems, of which this process has none", key.root())));
+        return Err(refused(format!(
+            "`{}` is read through a file system object, which this process does not have",
+            key.root()
+        )));
     };
     let policy = Policy { traffic: Arc::clone(traffic), limit, is_hedging, root: key.root().to_owned() };
     let files = Files { key: key.clone(), system: open(rest), policy: policy.clone(), io: Arc::downgrade(io) };
     Ok(Arc::new(Recovering::new(Client::fixed(Arc::new(files)), policy)))
 }
 
-/// Returns what is ours among the options, and the rest, whose names may be anything.
+/// Returns our own options, and the rest, whose names are arbitrary.
 fn settings(options: &BTreeMap<String, String>) -> Result<(Limit, bool, BTreeMap<String, String>)> {
     let mut rest = options.clone();
     let retry_for = rest.remove(RETRY_FOR).map(|text| duration(RETRY_FOR, &text)).transpose()?;
@@ -215,13 +219,13 @@ fn settings(options: &BTreeMap<String, String>) -> Result<(Limit, bool, BTreeMap
     Ok((Limit { time, option: RETRY_FOR, is_given: retry_for.is_some() }, is_hedging, rest))
 }
 
-/// The objects of a file system, as [`ObjectStore`] wants them.
+/// The objects of a file system as an [`ObjectStore`].
 #[derive(Debug, Clone)]
 struct Files {
     key: StoreKey,
     system: Arc<dyn FileSystem>,
     policy: Policy,
-    /// Not held: the store is a part of what ends with it.
+    /// Not held: the runtime owns the store.
     io: std::sync::Weak<Io>,
 }
 
@@ -231,7 +235,7 @@ impl Files {
         let (sender, receiver) = oneshot::channel();
         let system = Arc::clone(&self.system);
         if let Some(io) = self.io.upgrade() {
-            // Not waited for: it begins the call, and the answer may come before it is through.
+            // Not awaited: it starts the call, and the answer may come before it returns.
             drop(io.spawn_blocking(move || system.begin(call, FileReply(sender))));
         }
         let time = CALL_TIMEOUT.min(self.policy.limit.time);
@@ -264,9 +268,9 @@ impl Files {
     }
 }
 
-/// Returns the first of the objects of an answer that is about one.
+/// Returns the single object of an answer.
 fn meta_of(location: &Path, answer: &FileAnswer) -> object_store::Result<ObjectMeta> {
-    let info = answer.infos.first().ok_or_else(|| generic("the file system told nothing of the object"))?;
+    let info = answer.infos.first().ok_or_else(|| generic("the file system said nothing about the object"))?;
     Ok(meta(location.clone(), info))
 }
 
@@ -376,7 +380,7 @@ mod tests {
 
     const BODY: &[u8] = b"0123456789";
 
-    /// One object, `x`, whose reads fail so often.
+    /// One object, `x`, whose reads fail with the given errors first.
     #[derive(Debug)]
     struct One(std::sync::Mutex<Vec<FileErrorKind>>);
 

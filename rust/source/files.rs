@@ -1,7 +1,7 @@
-//! The files of this machine: those of `object_store`, without waiting for ever.
+//! Local files: those of `object_store`, without blocking on pipes.
 //!
-//! Its client opens whatever has the name of a file, and to open a pipe is to wait for who writes to it. Here it is looked at
-//! first. Tags are those that it gives.
+//! Its client opens anything by its name, and opening a pipe waits for a writer. So the type is checked first. Tags are
+//! the same as its own.
 
 use std::fmt;
 use std::fs::{self, File, Metadata};
@@ -28,7 +28,7 @@ const STORE: &str = "LocalFileSystem";
 #[derive(Debug, Default)]
 pub(super) struct Files(LocalFileSystem);
 
-/// Opens the file at `path`, whose key is `location`, and says what it is now.
+/// Opens the file at `path`, whose key is `location`, and returns its current metadata.
 fn open(path: PathBuf, location: Path, options: &GetOptions) -> Result<GetResult> {
     let failed = |source: io::Error| match source.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => {
@@ -40,7 +40,7 @@ fn open(path: PathBuf, location: Path, options: &GetOptions) -> Result<GetResult
     if found.is_dir() {
         return Err(failed(io::Error::new(ErrorKind::NotFound, "it is a folder")));
     }
-    // What was a file when the dataset was opened is said to have changed.
+    // If it was a file when the dataset was opened, the error is that it has changed.
     options.check_preconditions(&meta_of(&found, location.clone()))?;
     if !found.is_file() {
         return Err(failed(io::Error::other("it is a pipe or a device, not a file")));
@@ -56,8 +56,8 @@ fn open(path: PathBuf, location: Path, options: &GetOptions) -> Result<GetResult
     Ok(GetResult { payload: GetResultPayload::File(file, path), meta, range, attributes, extensions })
 }
 
-/// Makes the folder of a file that is to be written, and looks whether it takes files: the client tries for ever where it does
-/// not, as in `/proc`.
+/// Creates the folder of a file to be written, and checks that it is writable: otherwise the client retries forever, as
+/// in `/proc`.
 fn make_room(path: &std::path::Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
@@ -71,7 +71,7 @@ fn make_room(path: &std::path::Path) -> io::Result<()> {
     }
 }
 
-/// Returns what is to be known of a file, with the tag that `object_store` would give it.
+/// Returns the metadata of a file, with the tag that `object_store` would give it.
 pub(super) fn meta_of(metadata: &Metadata, location: Path) -> ObjectMeta {
     let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
     let micros = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
@@ -79,8 +79,8 @@ pub(super) fn meta_of(metadata: &Metadata, location: Path) -> ObjectMeta {
     ObjectMeta { location, last_modified: modified.into(), size: metadata.len(), e_tag: Some(e_tag), version: None }
 }
 
-/// Returns when anything of a file changed last, its rights and its names among it. Nobody can set this time back, as they can
-/// that of its content; and it is no version of the content, which stays the same when rights change.
+/// Returns when anything about a file last changed, including its permissions and names. Unlike the modification time,
+/// it cannot be set back; but it does not identify the content, which stays the same when permissions change.
 #[cfg(unix)]
 pub(crate) fn status_changed(location: &Path) -> Option<String> {
     use std::os::unix::fs::MetadataExt;

@@ -1,11 +1,11 @@
 //! The Hugging Face Hub as an object store: repositories at a commit, and buckets.
 //!
-//! The Hub does not send bytes: it resolves a file to a signed URL elsewhere, which is good for an hour or so. Each
-//! file is resolved once in the life of its URL, by whoever needs it first ([`urls`]); ranges are read from there
-//! ([`fetch`], [`body`]), once each: what becomes of failures is decided [above](super::recover). Requests to the Hub itself
-//! wait as long as it asks, all together ([`pace`]). The token goes to the Hub's own origin and nowhere else ([`settings`]).
+//! The Hub does not send bytes: it resolves a file to a signed URL elsewhere, valid for about an hour. Each file is
+//! resolved once in the lifetime of its URL, by the first request that needs it ([`urls`]); ranges are read from there
+//! ([`fetch`], [`body`]), once each: failures are handled [above](super::recover). Requests to the Hub itself wait
+//! together as long as it asks them to ([`pace`]). The token is sent only to the Hub's own origin ([`settings`]).
 //!
-//! Names become files, and branches commits, before a store is opened: it never calls the Hub's API.
+//! Names are resolved to files, and branches to commits, before a store is opened: it never calls the Hub's API.
 
 mod body;
 mod fetch;
@@ -42,21 +42,21 @@ use crate::secrets;
 /// A repository at a commit, or a bucket.
 pub(super) struct Hub {
     settings: Settings,
-    /// That it was opened with.
+    /// The options that it was opened with.
     options: BTreeMap<String, String>,
     /// Reads signed URLs; follows redirects, and has no token.
     client: reqwest::Client,
-    /// Asks the Hub, whose redirects are what it answers.
+    /// Asks the Hub, whose redirects are its answers.
     asking: reqwest::Client,
     pace: Arc<Pace>,
     urls: Urls,
     traffic: Arc<Traffic>,
 }
 
-/// A root with its options, and the token that these or a login name: who may read less has a store of his own.
+/// A root with its options, and the token from these or from a login: users with different access have separate stores.
 type Key = (String, BTreeMap<String, String>, Option<String>);
 
-/// The stores that anything in this process reads.
+/// The stores that this process is reading.
 static CURRENT: LockOfProcess<Vec<(Key, Weak<Hub>)>> = LockOfProcess::new();
 
 impl Hub {
@@ -65,7 +65,8 @@ impl Hub {
         Settings::try_new(root, options).map(drop)
     }
 
-    /// Returns this process's store `root`: all that read it share what was resolved. After a fork the child makes its own.
+    /// Returns this process's store `root`, shared by all its readers, with what was resolved. After a fork, the child
+    /// makes its own.
     pub(super) fn current(root: &str, options: &BTreeMap<String, String>, traffic: &Arc<Traffic>) -> Result<Arc<Self>> {
         let settings = Settings::try_new(root, options)?;
         let mut known = CURRENT.lock();
@@ -87,7 +88,7 @@ impl Hub {
     ) -> Result<Self> {
         // Another crate of the process may have installed a provider; any will do.
         drop(rustls::crypto::ring::default_provider().install_default());
-        // It may be of a login.
+        // It may come from a login.
         let token = settings.token.iter().map(|token| ("hf_token".to_owned(), token.clone()));
         secrets::remember(&token.collect());
         let client = |redirects| {
@@ -97,14 +98,14 @@ impl Hub {
                 .user_agent(concat!("forebay/", env!("CARGO_PKG_VERSION")))
                 .tls_certs_merge(settings.certificates.iter().cloned())
                 .redirect(redirects)
-                // The URL before is signed.
+                // The referring URL is signed.
                 .referer(false);
             let proxied = match &settings.proxy_url {
                 Some(url) => reqwest::Proxy::all(url).map(|proxy| builder.proxy(proxy)),
                 None => Ok(by_environment(builder)),
             };
             proxied.and_then(reqwest::ClientBuilder::build).map_err(|error| {
-                let reason = format!("they make no client for `{root}`: {}", said(&error.without_url()));
+                let reason = format!("no client can be made from them for `{root}`: {}", said(&error.without_url()));
                 Error::Setting { name: "storage_options", reason }
             })
         };
@@ -114,11 +115,11 @@ impl Hub {
         Ok(Self { settings, options, client, asking, pace, urls: Urls::default(), traffic })
     }
 
-    /// Returns the store of the token that the environment or a login names by now.
+    /// Returns the store for the token that the environment or a login names now.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if it is the same one, or this store's was of somebody else.
+    /// [`Error::Setting`] if it is the same one, or if this store's token was given explicitly.
     fn renewed(&self) -> Result<Arc<Self>> {
         let Settings { root, token, is_of_user, .. } = &self.settings;
         let renewed = token_of_user().map(|token| token.trim().to_owned()).unwrap_or_default();
@@ -135,19 +136,19 @@ impl Hub {
         Policy { traffic: Arc::clone(&self.traffic), limit: *limit, is_hedging: *is_hedging, root: root.clone() }
     }
 
-    /// Counts a request to the Hub that is made again, and warns of the first.
+    /// Counts a repeated request to the Hub, and warns of the first.
     fn asks_again(&self, kind: Kind, said: &str, patience: &Patience) {
         patience.notes.again(kind);
         self.policy().tell(kind, said);
     }
 }
 
-/// The store, as [`ObjectStore`] wants it.
+/// The store as an [`ObjectStore`].
 #[derive(Debug, Clone)]
 pub(super) struct HubStore(pub(super) Arc<Hub>);
 
 impl HubStore {
-    /// Returns the store of `hub`, with reads that go on through failures, and with another token when one is refused.
+    /// Returns the store of `hub`, with reads that retry failures, and use a new token if one is refused.
     pub(super) fn recovering(hub: Arc<Hub>) -> Arc<dyn ObjectStore> {
         let (policy, latest) = (hub.policy(), Mutex::new(Arc::clone(&hub)));
         let again = move || {

@@ -1,12 +1,12 @@
-//! How many requests to have under way at one store: as many as make it faster, fewer when it says that it is too many.
+//! Chooses the number of concurrent requests to a store: as many as make it faster, fewer when it reports too many.
 //!
-//! A pure state machine. It is told when requests end and what the time is, and says how many may be under way. It
-//! climbs: requests are judged in windows, each of as many as were under way; after a window in which requests had to wait, it tries more of
-//! them, and keeps that where enough of the increase shows in the bytes per second; else it goes back, rests, and tries
-//! fewer, which it keeps where the bytes per second stay. A store that answers 429 or 503 is asked for half as much at
-//! once, once for each storm, and from then on for more by small steps only.
+//! A pure state machine. It is told when requests end and what the time is, and returns how many may be in flight. It
+//! climbs: requests are judged in windows, each as many as were in flight; after a window in which requests had to
+//! wait, it tries more of them, and keeps the increase if enough of it shows in the bytes per second; else it goes
+//! back, rests, and tries fewer, which it keeps if the bytes per second do not drop. If a store answers 429 or 503, the
+//! number is halved at once, once per storm, and grows only in small steps from then on.
 //!
-//! Windows in which nobody waited tell nothing about the store, and change nothing.
+//! Windows in which no request waited say nothing about the store, and change nothing.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// The shortest window: below, the scheduler of the system shows more than the store.
+/// The shortest window: below, it would measure the system's scheduler rather than the store.
 const LEAST_WINDOW: Duration = Duration::from_millis(50);
 
-/// The shortest time between two cuts: answers that were under way when the first was made are of the same storm.
+/// The shortest time between two cuts: requests that were in flight at the first belong to the same storm.
 const LEAST_STORM: Duration = Duration::from_millis(500);
 
-/// Requests that end in a window at least.
+/// Minimum of requests that end in a window.
 const LEAST_FINISHED: u32 = 16;
 
-/// The part of an increase, in percent, that has to show in the bytes per second to be kept.
+/// To keep an increase in requests, the bytes per second must increase by at least this fraction of it, relatively.
 const LEAST_GAIN: f64 = 0.4;
 
-/// The part of the bytes per second that may get lost when fewer requests are tried, over all such steps together.
+/// The fraction of the bytes per second that may be lost by trying fewer requests, over all such steps together.
 const MOST_LOSS: f64 = 0.04;
 
-/// How much of the best rate is forgotten with each window: what the store gives changes.
+/// How much of the best rate is forgotten with each window, since stores change.
 const FORGETTING: f64 = 0.005;
 
-/// Fewer requests than these are not tried for the sake of trying.
+/// Fewer requests than this are not tried without need.
 const LEAST_TRIED: usize = 8;
 
 /// Windows without a trial after one that failed, at first and at most.
@@ -44,17 +44,17 @@ pub(super) struct Limiter {
     limit: usize,
     bounds: RangeInclusive<usize>,
     window: Window,
-    /// Of a request, from its start to its last byte, lately.
+    /// Recent mean time of a request, from its start to its last byte.
     mean_seconds: f64,
     trial: Trial,
-    /// What the next trial is.
+    /// The direction of the next trial.
     next: Direction,
     num_resting: u32,
     rest: u32,
-    /// The best rate, lately.
+    /// The best recent rate.
     best: f64,
     pace: Pace,
-    /// The end of the storm in which the limit was cut last.
+    /// The end of the storm in which the limit was last cut.
     storm_until: Option<Duration>,
 }
 
@@ -64,13 +64,13 @@ pub(super) struct Ended {
     pub(super) num_bytes: u64,
     /// From its start to its last byte.
     pub(super) elapsed: Duration,
-    /// Requests under way, itself among them.
+    /// Requests in flight, including itself.
     pub(super) num_under_way: usize,
     /// Whether others were waiting for it to end.
     pub(super) is_crowded: bool,
 }
 
-/// Requests that started after a moment, and have ended.
+/// Requests that started after a given time, and have ended.
 #[derive(Debug, Default)]
 struct Window {
     from: Duration,
@@ -95,8 +95,8 @@ impl Window {
         u64::from(self.num_crowded) * 10 >= u64::from(self.num_finished) * 9
     }
 
-    /// Returns the bytes per second of all requests together. By Little's law: what one of them got, times their number.
-    /// Requests that come in bursts do not disturb it, as they would a count by the clock.
+    /// Returns the bytes per second of all requests together, by Little's law: the rate of one times their number.
+    /// Unlike a count by the clock, this is not disturbed by requests in bursts.
     fn rate(&self) -> f64 {
         let num_under_way = self.sum_under_way / f64::from(self.num_finished.max(1));
         self.sum_bytes / self.sum_seconds.max(1e-9) * num_under_way
@@ -109,7 +109,7 @@ enum Direction {
     Fewer,
 }
 
-/// What is being tried, beside what it is measured by.
+/// What is being tried, with the values to compare it to.
 #[derive(Debug, Clone, Copy)]
 enum Trial {
     None,
@@ -117,19 +117,19 @@ enum Trial {
     Fewer { limit: usize },
 }
 
-/// How large steps are.
+/// The size of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
     /// Nothing is known: doubles.
     Searching,
-    /// More than enough was tried once.
+    /// A trial has exceeded the useful number.
     Climbing,
     /// The store has refused requests.
     Careful,
 }
 
 impl Limiter {
-    /// Begins with `first` requests, and stays within `bounds`.
+    /// Starts with `first` requests, and stays within `bounds`.
     pub(super) fn new(first: usize, bounds: RangeInclusive<usize>) -> Self {
         Self {
             limit: first.clamp(*bounds.start(), *bounds.end()),
@@ -146,12 +146,12 @@ impl Limiter {
         }
     }
 
-    /// Returns how many requests may be under way.
+    /// Returns how many requests may be in flight.
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Notes that a request has ended.
+    /// Records that a request has ended.
     pub(super) fn finished(&mut self, now: Duration, ended: Ended) {
         let seconds = ended.elapsed.as_secs_f64();
         let weight = if self.mean_seconds == 0.0 { 1.0 } else { 0.125 };
@@ -172,7 +172,7 @@ impl Limiter {
         }
     }
 
-    /// Notes that the store refused a request because there are too many.
+    /// Records that the store refused a request because there are too many.
     pub(super) fn throttled(&mut self, now: Duration) {
         if self.storm_until.is_some_and(|until| now < until) {
             return;

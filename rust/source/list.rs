@@ -14,10 +14,10 @@ use super::{Connection, Location, Object, StoreKey, error};
 use crate::config;
 use crate::error::{Error, Result};
 
-/// Endings of Parquet objects in a folder; files named one by one may have any.
+/// Endings of Parquet objects in a folder; explicitly named files may have any.
 const EXTENSIONS: [&str; 5] = ["parquet", "parq", "pq", "geoparquet", "gpq"];
 
-/// An object and its path below what was listed, in which splits are looked for.
+/// An object and its path relative to the listed folder, from which splits are inferred.
 #[derive(Debug, Clone)]
 pub(crate) struct Listed {
     pub(crate) object: Object,
@@ -26,8 +26,8 @@ pub(crate) struct Listed {
 
 /// Returns the objects of `location` in natural order (`part-2` before `part-10`).
 ///
-/// Costs one listing for a folder or a glob, and no request for a remote object that is named: its footer will
-/// tell whether it is there. Hidden and `_`-prefixed names below the folder are left out.
+/// Costs one listing for a folder or a glob, and no request for a remote object that is named: reading its footer will
+/// show whether it exists. Hidden and `_`-prefixed names below the folder are left out.
 ///
 /// # Errors
 ///
@@ -40,7 +40,7 @@ pub(crate) async fn list(connection: &Connection, location: &Location) -> Result
         let path = file_path(&location.path);
         let metadata = std::fs::metadata(&path).map_err(|source| system_error(location, source))?;
         if !metadata.is_dir() && !metadata.is_file() {
-            // To open a pipe is to wait for who writes to it.
+            // Opening a pipe waits for a writer.
             let reason = "it is a pipe or a device; expected a file, which can be read in any order".to_owned();
             return Err(Error::Uri { uri: location.text.clone(), reason });
         }
@@ -55,7 +55,7 @@ pub(crate) async fn list(connection: &Connection, location: &Location) -> Result
         if !matches!(listed, Err(Error::NotFound { .. } | Error::NoObjects { .. })) || location.is_folder {
             return listed;
         }
-        // Perhaps an object without an extension; if not, the listing says more.
+        // It may be an object without an extension; if not, the listing gives a better error.
         return match head(connection, location).await {
             Err(Error::NotFound { .. }) => listed,
             found => found,
@@ -64,11 +64,11 @@ pub(crate) async fn list(connection: &Connection, location: &Location) -> Result
     Ok(vec![named(location, None, None)])
 }
 
-/// Returns the objects below `object`, which is not there itself.
+/// Returns the objects below `object`, which does not exist itself.
 ///
 /// # Errors
 ///
-/// As [`list`]; [`Error::NotFound`] where the store cannot list.
+/// As for [`list`]; [`Error::NotFound`] if the store cannot list.
 pub(crate) async fn list_below(connection: &Connection, store: &StoreKey, object: &Object) -> Result<Vec<Listed>> {
     let location = Location {
         store: store.clone(),
@@ -105,10 +105,8 @@ async fn list_folder(connection: &Connection, location: &Location) -> Result<Vec
         if num_seen == 0 && !connection.is_local {
             return Err(not_found(location));
         }
-        let reason = format!(
-            "{num_seen} objects are there, none of which is visible and ends in `.{}`",
-            EXTENSIONS.join("`, `.")
-        );
+        let reason =
+            format!("{num_seen} objects are there, but no visible one ends in `.{}`", EXTENSIONS.join("`, `."));
         return Err(Error::NoObjects { url: location.text.clone(), reason });
     }
     Ok(listed)
@@ -119,7 +117,7 @@ async fn list_glob(connection: &Connection, location: &Location, pattern: &str) 
     let (metas, broken) = list_all(connection, location).await?;
     let num_seen = metas.len();
     let is_match = |meta: &ObjectMeta| matcher.is_match(meta.location.as_ref());
-    // A glob character in the name of something that exists is no glob, unless that fits something else.
+    // A glob character in the name of an existing object is literal, unless the glob matches something else.
     let is_name = |meta: &ObjectMeta| meta.location.as_ref() == pattern;
     let is_named = metas.iter().any(is_name) && !metas.iter().any(is_match);
     let is_below =
@@ -137,10 +135,10 @@ async fn list_glob(connection: &Connection, location: &Location, pattern: &str) 
     let listed = without_folders(connection, keep(location, metas, is_wanted)).await;
     if listed.is_empty() {
         let folder = location.store.url_of(&location.path);
-        // Of files, only folders that the pattern reaches have been looked into.
+        // For local files, only folders that the pattern can match were searched.
         let reason = format!(
-            "{num_seen} objects are under `{folder}` as far as the pattern leads, none of which fits it; patterns are of \
-             objects: `{}/**` is what is below folders that fit",
+            "{num_seen} objects are under `{folder}` where the pattern begins, but none matches it; patterns match \
+             objects, not folders: `{}/**` matches what is below matching folders",
             location.text.trim_end_matches('/')
         );
         return Err(Error::NoObjects { url: location.text.clone(), reason });
@@ -154,7 +152,7 @@ fn matcher(location: &Location, pattern: &str) -> Result<GlobMatcher> {
     Ok(glob.compile_matcher())
 }
 
-/// Returns all that is below the folder of `location`, and what is called there and leads nowhere.
+/// Returns everything below the folder of `location`, and links there that lead nowhere.
 async fn list_all(connection: &Connection, location: &Location) -> Result<(Vec<ObjectMeta>, Vec<ObjectMeta>)> {
     if !connection.is_local {
         let prefix = Some(&location.path).filter(|path| !path.as_ref().is_empty());
@@ -174,8 +172,8 @@ async fn list_all(connection: &Connection, location: &Location) -> Result<(Vec<O
     Ok((files, broken.into_iter().map(named).collect()))
 }
 
-/// Returns what the folders are called, level by level, that the pattern of a location reaches: nobody has to be let into others.
-/// `None` where it may reach all.
+/// Returns matchers for the folders, level by level, that a location's pattern can reach: others need not be readable.
+/// `None` if it may reach all.
 fn reached_folders(location: &Location) -> Option<Vec<GlobMatcher>> {
     let parts = |key: &str| key.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect::<Vec<_>>();
     let pattern = location.glob.as_ref().filter(|pattern| !pattern.contains("**") && !pattern.contains('{'))?;
@@ -184,21 +182,21 @@ fn reached_folders(location: &Location) -> Option<Vec<GlobMatcher>> {
     levels.iter().map(|level| matcher(location, level).ok()).collect()
 }
 
-/// Refuses links that lead nowhere, if one is among what is wanted: a dataset of the others would have fewer rows than
-/// it is thought to have.
+/// Refuses a wanted link that leads nowhere: a dataset without it would have fewer rows than expected.
 fn check_links(broken: &[Listed]) -> Result<()> {
     let Some(Listed { object, .. }) = broken.first() else { return Ok(()) };
-    let (path, source) = (object.url.clone(), "it is a link to what is not there".into());
+    let (path, source) = (object.url.clone(), "it is a link to something that does not exist".into());
     Err(Error::NotFound {
         url: object.url.clone(),
         source: Some(Box::new(object_store::Error::NotFound { path, source })),
     })
 }
 
-/// Says what to do about a key that clients do not read, for which they refuse the whole listing.
+/// Adds advice about a key that clients cannot parse, for which they refuse the whole listing.
 fn with_advice(source: object_store::Error) -> object_store::Error {
     let object_store::Error::InvalidPath { source } = source else { return source };
-    let said = format!("{source}; such keys are not read: rename the object, or name those that are wanted one by one");
+    let said =
+        format!("{source}; such keys cannot be read: rename the object, or list the objects that you want one by one");
     object_store::Error::Generic { store: "listing", source: said.into() }
 }
 
@@ -226,7 +224,7 @@ fn keep(location: &Location, metas: Vec<ObjectMeta>, wanted: impl Fn(&ObjectMeta
 }
 
 /// Returns the empty objects that stand for folders. Consoles and Hadoop make them; their keys end in a slash, which
-/// the client drops, so that `x.parquet/` looks like an object, even beside one that is called `x.parquet`.
+/// the client drops, so that `x.parquet/` looks like an object, even beside one named `x.parquet`.
 fn folder_markers(metas: &[ObjectMeta]) -> HashSet<Path> {
     let empty: HashSet<&Path> = metas.iter().filter(|meta| meta.size == 0).map(|meta| &meta.location).collect();
     if empty.is_empty() {
@@ -237,8 +235,8 @@ fn folder_markers(metas: &[ObjectMeta]) -> HashSet<Path> {
     folders.chain(objects).filter(|folder| empty.contains(folder)).collect()
 }
 
-/// Leaves out what is listed as an empty object and is none: the empty object of a folder with nothing in it, whose key ends
-/// in a slash. Costs a request for each empty object, which would not be read anyway.
+/// Leaves out listed empty objects that do not exist under their names: markers of empty folders, whose keys end in a
+/// slash. Costs a request for each empty object, which would not be read anyway.
 async fn without_folders(connection: &Connection, listed: Vec<Listed>) -> Vec<Listed> {
     let is_empty = |listed: &Listed| listed.object.size_bytes == Some(0);
     if connection.is_local || !listed.iter().any(is_empty) {

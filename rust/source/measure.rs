@@ -1,22 +1,22 @@
-//! What a store has shown of itself: how long it takes to begin to answer, and how fast it goes on.
+//! Measures a store: its time to the first byte, and its speed from then on.
 
 use std::time::Duration;
 
 use super::preset::Preset;
 
-/// Samples without which nothing is said.
+/// Minimum of samples to report a value.
 const LEAST_SAMPLES: u32 = 8;
 
-/// Bodies below this size come with the first packet, and tell nothing of speed.
+/// Smaller bodies come with the first packet, and say nothing about speed.
 const LEAST_TIMED_BYTES: u64 = 256 << 10;
 
 /// The weight of a sample, once there are many.
 const WEIGHT: f64 = 1.0 / 16.0;
 
-/// A sample counts for no more than this many times what is known.
+/// A sample counts for at most this many times the known value.
 const MAX_OUTLIER: f64 = 4.0;
 
-/// A number that follows its samples, and does not jump.
+/// A number that follows its samples without jumping.
 #[derive(Debug, Clone, Copy, Default)]
 struct Smoothed {
     value: f64,
@@ -35,7 +35,7 @@ impl Smoothed {
     }
 }
 
-/// First-byte latency and speed of one connection, as requests have met them.
+/// First-byte latency and speed per connection, as observed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Measured {
     first_byte_seconds: Smoothed,
@@ -43,7 +43,8 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// Notes a request that was answered at once, after `first_byte`, and whose body of `num_bytes` took `body`.
+    /// Records a request that was answered without retries after `first_byte`, and whose body of `num_bytes` took
+    /// `body`.
     pub(super) fn note(&mut self, num_bytes: u64, first_byte: Duration, body: Duration) {
         self.first_byte_seconds.note(first_byte.as_secs_f64());
         if num_bytes >= LEAST_TIMED_BYTES && !body.is_zero() {
@@ -56,12 +57,12 @@ impl Measured {
         self.first_byte_seconds.get().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
     }
 
-    /// Returns the bytes per second of one connection, once enough large bodies have come.
+    /// Returns the bytes per second of one connection, once enough large bodies have been received.
     pub(super) fn bytes_per_second(&self) -> Option<f64> {
         self.bytes_per_second.get()
     }
 
-    /// Returns how many bytes a connection brings in the time until a request is answered, once both are known.
+    /// Returns how many bytes a connection delivers in the time to the first byte, once both are known.
     pub(super) fn round_trip_bytes(&self) -> Option<u64> {
         let bytes = self.first_byte_seconds.get()? * self.bytes_per_second.get()?;
         #[expect(
@@ -72,8 +73,8 @@ impl Measured {
         Some(bytes as u64)
     }
 
-    /// Returns the largest gap that is better read than left out, within what `preset` allows: what comes in the time that a
-    /// further request takes to begin.
+    /// Returns the largest gap that is better read than skipped, within what `preset` allows: what arrives in the time
+    /// to the first byte of another request.
     pub(super) fn gap_bytes(&self, preset: &Preset) -> u64 {
         self.round_trip_bytes().map_or(preset.gap_bytes, |bytes| bytes.clamp(preset.least_gap_bytes, preset.gap_bytes))
     }

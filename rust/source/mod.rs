@@ -1,13 +1,13 @@
-//! Lists objects and reads their bytes, wherever they lie.
+//! Lists objects and reads their bytes, wherever they are stored.
 //!
-//! [`uri`] understands text, [`store`] and [`clients`] make clients, [`list`] finds objects, on disk by a [`walk`], [`split`]
-//! names their splits, [`coalesce`] plans requests and [`read`] makes them, into [`room`] that is ready, some of them [`ahead`] of need;
-//! what the system has [`cached`] is read at once.
-//! [`hub`] is the store of the Hugging Face Hub, [`files`] that of this machine's files, [`file_system`] all that others bring.
+//! [`uri`] parses locations, [`store`] and [`clients`] make clients, [`list`] finds objects, on disk by a [`walk`],
+//! [`split`] names their splits, [`coalesce`] plans requests and [`read`] makes them, into prepared [`room`], some of
+//! them [`ahead`] of need; what the page cache has is read at once by [`cached`]. [`hub`] is the store of the Hugging
+//! Face Hub, [`files`] that of local files, [`file_system`] supports user-supplied ones.
 //!
-//! All requests to one store pass through its [`traffic`]: a [`queue`] in the order of need, which the [`limiter`] lets
-//! through as fast as the store likes. [`measure`] sees how fast answers come, [`preset`] says what counts before anything
-//! is known, and [`recover`] goes on where requests fail, within the [`settings`].
+//! All requests to one store pass through its [`traffic`]: a [`queue`] in order of need, whose concurrency the
+//! [`limiter`] adapts to the store. [`measure`] observes how fast responses arrive, [`preset`] has the initial values,
+//! and [`recover`] retries failed requests, within the [`settings`].
 
 mod ahead;
 mod cached;
@@ -72,15 +72,15 @@ pub struct Object {
     pub path: Path,
     /// The key as people write it; never with credentials.
     pub url: String,
-    /// What is sent in place of the key, where a URL on the web says more than that: objects that differ in it are two.
+    /// What is sent instead of the key, if a web URL has more than that: objects that differ in it are distinct.
     pub(crate) written: Option<Written>,
     /// Its size, once known.
     pub size_bytes: Option<u64>,
-    /// Its entity tag, once known; where the store has none, the [time](CHANGED) of its last change, if it tells that.
+    /// Its entity tag, once known; if the store has none, the [time](CHANGED) of its last change, if reported.
     pub e_tag: Option<String>,
 }
 
-/// What begins a tag that is the time of the last change: a weak one, of whole seconds.
+/// Prefix of a tag that is the time of the last change: a weak one, of whole seconds.
 pub(crate) const CHANGED: &str = "W/\"changed ";
 
 impl Object {
@@ -90,11 +90,11 @@ impl Object {
     }
 }
 
-/// Turns a store's error into ours, which says what kind it is and of which object.
+/// Converts a store's error about an object into one of ours, according to its kind.
 pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
     let url = url.to_owned();
     let source = match source {
-        // So clients call each 409, whatever it was asked for.
+        // Clients report every 409 as this, whatever was requested.
         object_store::Error::AlreadyExists { source, .. } => object_store::Error::Generic { store: "store", source },
         other => other,
     };
@@ -105,7 +105,7 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
             Error::PermissionDenied { url, source: Box::new(source) }
         }
-        // First: what a metadata service says is nothing about objects.
+        // First: an error of a metadata service says nothing about objects.
         _ if causes(&source).any(|cause| cause.is::<NoCredentials>()) => {
             Error::NoCredentials { url, source: Box::new(source) }
         }
@@ -115,7 +115,7 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
             Error::PermissionDenied { url, source: Box::new(source) }
         }
         _ if let Some(reason) = unusable(&source) => Error::Setting { name: "source", reason },
-        // No object is to blame for these: nor however long it was waited for.
+        // No object is at fault for these, nor the time that was waited.
         _ if let Some(reason) = distrust(&source) => Error::Untrusted { url, reason, source: Box::new(source) },
         _ if is_out_of_descriptors(&source) => Error::NoDescriptors { url, source: Box::new(source) },
         _ if let Some((limit, option)) = patience_of(&source) => {
@@ -126,7 +126,7 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
     }
 }
 
-/// Returns how long a store was asked in vain, and which option says so, if that is what `error` is.
+/// Returns how long a store was retried, and the option that sets this, if that is what `error` is.
 fn patience_of(error: &object_store::Error) -> Option<(Duration, &'static str)> {
     causes(error).find_map(|cause| cause.downcast_ref::<Impatient>()).map(|found| (found.limit, found.option))
 }
@@ -137,7 +137,7 @@ fn unusable(error: &object_store::Error) -> Option<String> {
     found.find(|error| error.kind == FileErrorKind::Unusable).map(ToString::to_string)
 }
 
-/// Returns whether time ran out, as far down as the causes of `error` go.
+/// Returns whether `error` or any of its causes is a timeout.
 fn is_timeout(error: &object_store::Error) -> bool {
     causes(error).any(|cause| {
         let by_client = cause.downcast_ref::<HttpError>().is_some_and(|error| error.kind() == HttpErrorKind::Timeout);

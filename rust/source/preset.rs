@@ -1,4 +1,4 @@
-//! How requests are made of one kind of store, until measurement knows better.
+//! How requests are made to one kind of store, until it has been measured.
 
 use std::ops::RangeInclusive;
 
@@ -8,20 +8,21 @@ use crate::config;
 /// Related numbers about requests, one set for each kind of store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Preset {
-    /// Ranges that lie this close are read together before anything is measured, and at most afterwards: reads are planned
-    /// and paid for by this number.
+    /// Ranges with gaps up to this are read together before anything is measured, which is also the maximum afterwards:
+    /// reads are planned and charged by this number.
     pub(crate) gap_bytes: u64,
-    /// Ranges that lie this close are read together, whatever was measured: asking costs more than reading.
+    /// Ranges with gaps up to this are read together, whatever was measured: a request costs more.
     pub(crate) least_gap_bytes: u64,
-    /// What one more dependent round trip must save at most: less of a store that was measured to send less in that time.
+    /// Maximum that one more dependent round trip must save: less for a store that was measured to send less in that
+    /// time.
     pub(crate) round_trip_bytes: u64,
-    /// A larger range is split, because one connection does not fill a network.
+    /// Larger ranges are split, because one connection does not saturate a network.
     pub(crate) max_request_bytes: u64,
-    /// Requests under way at first.
+    /// Initial number of concurrent requests.
     pub(crate) first_concurrency: usize,
-    /// Whether bytes come by the code of others, which is slower.
+    /// Whether bytes come through user-supplied code, which is slower.
     pub(crate) is_file_system: bool,
-    /// Requests under way at least and at most; one number where nothing is to be found out.
+    /// Minimum and maximum of concurrent requests; equal if there is nothing to adapt.
     pub(crate) concurrency: RangeInclusive<usize>,
 }
 
@@ -58,7 +59,7 @@ impl Preset {
         }
     }
 
-    /// Returns the preset for somebody else's file systems, whose calls each take a thread.
+    /// Returns the preset for user-supplied file systems, whose calls each take a thread.
     pub(crate) fn file_system() -> Self {
         let first_concurrency = config::FILE_SYSTEM_CALLS_IN_FLIGHT;
         let of_calls = Self { first_concurrency, is_file_system: true, ..Self::object_storage() };
@@ -78,7 +79,7 @@ impl Preset {
         of_files.unmeasured()
     }
 
-    /// Returns the preset with nothing left to measurement.
+    /// Returns the preset with measurement disabled.
     pub(crate) fn unmeasured(self) -> Self {
         Self { concurrency: self.first_concurrency..=self.first_concurrency, ..self }
     }

@@ -1,17 +1,17 @@
-//! Which of the requests that wait goes next: the one that is needed first.
+//! Decides which waiting request goes next: the one that is needed first.
 //!
-//! A request is due some requests after it came, its slack: 0 if somebody waits for its bytes now, more if they are
-//! needed later. The earliest due goes first, and of those the first to come. Slack is bounded and every newcomer is due
-//! after it came, so whatever waits is due before all that come much later: nothing waits for ever.
+//! A request is due some requests after its arrival, its slack: 0 if its bytes are awaited now, more if they are needed
+//! later. The earliest due goes first, and of those the first to arrive. Slack is bounded and every newcomer is due
+//! after its arrival, so whatever waits is due before all that arrive much later: nothing starves.
 
 use std::collections::BTreeMap;
 
 use crate::config;
 
-/// The place of a request in a [`Queue`]: when it is due, and when it came.
+/// A request's key in a [`Queue`]: when it is due, and when it arrived.
 pub(super) type Ticket = (u64, u64);
 
-/// Requests that wait, and a count of those under way.
+/// Waiting requests, and a count of those in flight.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     waiting: BTreeMap<Ticket, (u64, T)>,
@@ -35,14 +35,14 @@ impl<T> Queue<T> {
         ticket
     }
 
-    /// Forgets a request that waits; does nothing to one that has started.
+    /// Removes a waiting request; does nothing to one that has started.
     pub(super) fn remove(&mut self, ticket: Ticket) {
         self.waiting.remove(&ticket);
     }
 
-    /// Starts the request that is due first, if there is room for it among `max_requests` and `max_bytes`; returns it with
-    /// its bytes, which [`Self::finish`] takes back. One that exceeds `max_bytes` starts alone. Nothing passes a request
-    /// that waits for room.
+    /// Starts the request that is due first, if it fits into `max_requests` and `max_bytes`; returns it with its bytes,
+    /// which [`Self::finish`] takes back. One that exceeds `max_bytes` starts alone. Nothing overtakes a request that
+    /// waits for room.
     pub(super) fn start_next(&mut self, max_requests: usize, max_bytes: u64) -> Option<(T, u64)> {
         let first = self.waiting.first_entry()?;
         let num_bytes = first.get().0;
@@ -55,7 +55,7 @@ impl<T> Queue<T> {
         Some((first.remove().1, num_bytes))
     }
 
-    /// Notes that a request for `num_bytes` that had started has ended.
+    /// Records that a started request for `num_bytes` has ended.
     pub(super) fn finish(&mut self, num_bytes: u64) {
         self.num_under_way = self.num_under_way.saturating_sub(1);
         self.bytes_under_way = self.bytes_under_way.saturating_sub(num_bytes);
@@ -66,12 +66,12 @@ impl<T> Queue<T> {
         !self.waiting.is_empty()
     }
 
-    /// Returns how many requests wait or are under way.
+    /// Returns how many requests are waiting or in flight.
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.num_under_way
     }
 
-    /// Returns how many requests are under way.
+    /// Returns how many requests are in flight.
     pub(super) fn num_under_way(&self) -> usize {
         self.num_under_way
     }

@@ -1,4 +1,4 @@
-//! Reads ranges of one object: few requests, many at a time, each answer checked.
+//! Reads ranges of one object: few requests, many at a time, each response checked.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -20,13 +20,13 @@ use crate::past_caches;
 
 /// Returns the bytes of `ranges`, one buffer each, in their order.
 ///
-/// Ranges that lie close are read in one request, large ones in several, all at the same time as far as the
-/// connection allows. Ranges that were read together share one buffer; nothing is copied after it arrived. Those that
-/// were read [ahead](super::ahead) are not read again.
+/// Nearby ranges are read in one request, large ones in several, all concurrently as far as the connection allows.
+/// Ranges that were read together share one buffer; nothing is copied after it arrived. Ranges that were read
+/// [ahead](super::ahead) are not read again.
 ///
 /// # Errors
 ///
-/// [`Error::Read`], [`Error::ShortRead`], and [`Error::ObjectChanged`] when the object is not the one that was opened.
+/// [`Error::Read`], [`Error::ShortRead`], and [`Error::ObjectChanged`] if the object is not the one that was opened.
 pub(crate) async fn read_ranges(connection: &Connection, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
     let num_wanted = coalesce(ranges, 0).iter().map(|range| range.end - range.start).sum();
     connection.metrics.want(connection.place.stage, num_wanted);
@@ -39,14 +39,14 @@ pub(crate) async fn read_ranges(connection: &Connection, object: &Object, ranges
     Ok(held.into_iter().map(|held| held.or_else(|| fetched.next()).unwrap_or_default()).collect())
 }
 
-/// Returns the bytes of `ranges`, as [`read_ranges`] does, from the store.
+/// Returns the bytes of `ranges` like [`read_ranges`], from the store.
 async fn fetch_ranges(connection: &Connection, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
     let merged = merge(ranges, connection.traffic.gap());
     let answers = try_join_all(merged.iter().map(|range| read_merged(connection, object, range.clone()))).await?;
     Ok(ranges.iter().map(|range| cut_out(&merged, &answers, range)).collect())
 }
 
-/// Cuts `range` out of the one of `merged` that holds it.
+/// Slices `range` out of the one of `merged` that contains it.
 pub(super) fn cut_out(merged: &[Range<u64>], answers: &[Bytes], range: &Range<u64>) -> Bytes {
     if range.start >= range.end {
         return Bytes::new();
@@ -73,17 +73,17 @@ pub(super) async fn read_merged(connection: &Connection, object: &Object, range:
         parts.into_iter().zip(buffers).map(|(part, buffer)| read_part(connection, object, part, buffer, collect_into));
     let mut filled = try_join_all(reads).await?.into_iter();
     let mut whole = filled.next().unwrap_or_default();
-    // Neighbours in one allocation, so this moves nothing.
+    // Adjacent in one allocation, so this moves nothing.
     filled.for_each(|part| whole.unsplit(part));
     Ok(whole.freeze())
 }
 
-/// Narrows an offset into a buffer in memory.
+/// Converts an offset into a buffer in memory.
 fn index(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }
 
-/// Makes one request and takes its body by `take`, into the room for it.
+/// Makes one request and collects its body with `take`, into the room for it.
 async fn read_part<B: AsRef<[u8]>, F: Future<Output = Result<B, object_store::Error>>>(
     connection: &Connection,
     object: &Object,
@@ -93,7 +93,7 @@ async fn read_part<B: AsRef<[u8]>, F: Future<Output = Result<B, object_store::Er
 ) -> Result<B> {
     let options = GetOptions {
         range: Some(GetRange::Bounded(range.clone())),
-        // A weak tag matches nothing by `If-Match`; the answer's is compared below.
+        // A weak tag never matches with `If-Match`; the response's is compared below.
         if_match: object.e_tag.clone().filter(|tag| connection.has_preconditions && !tag.starts_with("W/")),
         ..Written::options(object.written.as_ref())
     };
@@ -117,7 +117,7 @@ async fn read_part<B: AsRef<[u8]>, F: Future<Output = Result<B, object_store::Er
     Ok(bytes)
 }
 
-/// Says which range it was that the store failed for.
+/// Adds the range for which the store failed.
 pub(super) fn of_range(failed: Error, range: &Range<u64>) -> Error {
     match failed {
         Error::Store { url, source } => Error::Read { url, range: range.clone(), source },
@@ -128,7 +128,7 @@ pub(super) fn of_range(failed: Error, range: &Range<u64>) -> Error {
     }
 }
 
-/// A request under way. Dropped, it makes room for another.
+/// A request in flight. Dropping it makes room for another.
 struct Request<'a> {
     connection: &'a Connection,
     slot: Slot,
@@ -147,7 +147,7 @@ impl<'a> Request<'a> {
         Ok(Self { connection, slot, notes, first_byte: Duration::ZERO, _during: during })
     }
 
-    /// Waits for the beginning of the answer.
+    /// Waits for the beginning of the response.
     async fn get(mut self, object: &Object, mut options: GetOptions) -> Result<(Self, GetResult)> {
         options.extensions.insert(self.notes.clone());
         let answer = self.connection.client.get_opts(&object.path, options).await;
@@ -155,7 +155,7 @@ impl<'a> Request<'a> {
         Ok((self, answer.map_err(|source| of_object(object, source))?))
     }
 
-    /// Notes that the answer is here, with a body of `num_bytes`.
+    /// Records that the response has arrived, with a body of `num_bytes`.
     fn finish(self, num_bytes: u64) {
         self.connection.metrics.answer(self.connection.place.stage, num_bytes, self.first_byte);
         self.slot.answered(num_bytes, self.first_byte, !self.notes.counted().is_plain());
@@ -164,12 +164,12 @@ impl<'a> Request<'a> {
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {
-        // Also of one that failed, or that nobody waits for any more.
+        // Also for a request that failed, or is no longer awaited.
         self.connection.metrics.recover(self.connection.place.stage, self.notes.counted());
     }
 }
 
-/// Turns a store's error into ours, about the object as it was opened.
+/// Converts a store's error about the object, as it was opened, into one of ours.
 fn of_object(object: &Object, source: object_store::Error) -> Error {
     match source {
         object_store::Error::Precondition { .. } => {
@@ -204,7 +204,7 @@ async fn collect(result: GetResult) -> Result<Bytes, object_store::Error> {
     Ok(body.freeze())
 }
 
-/// Reads a range of a file, as far as it is there; into memory that nobody filled with zeros before.
+/// Reads a range of a file, as far as it exists, into uninitialized memory.
 fn read_file(mut file: File, range: Range<u64>) -> io::Result<Bytes> {
     let num_bytes = range.end - range.start;
     let mut body = Vec::with_capacity(index(num_bytes));
@@ -213,7 +213,7 @@ fn read_file(mut file: File, range: Range<u64>) -> io::Result<Bytes> {
     Ok(body.into())
 }
 
-/// Collects a body into `buffer`. Nobody reads it before all of it is here, and others beside it.
+/// Collects a body into `buffer`. It is not read before it is complete, while others beside it are filled.
 async fn collect_into(result: GetResult, mut buffer: BytesMut) -> Result<BytesMut, object_store::Error> {
     let mut stream = result.into_stream();
     while let Some(chunk) = stream.try_next().await? {
@@ -222,24 +222,24 @@ async fn collect_into(result: GetResult, mut buffer: BytesMut) -> Result<BytesMu
     Ok(buffer)
 }
 
-/// Returns the value of an e-tag: listings and answers of one store may differ in quotes and weakness.
+/// Returns the value of an e-tag: a store's listings and responses may differ in quotes and weakness.
 fn opaque(tag: &str) -> &str {
     tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"')
 }
 
-/// Returns the tag of what a store says of an object: its e-tag or, where there is none, the time of its last change.
+/// Returns an object's tag: its e-tag or, if there is none, the time of its last change.
 fn tag_of(meta: &ObjectMeta) -> Option<String> {
     meta.e_tag.clone().or_else(|| time_of(meta))
 }
 
-/// Returns the time of the last change as a tag, if the store tells it.
+/// Returns the time of the last change as a tag, if the store reports it.
 fn time_of(meta: &ObjectMeta) -> Option<String> {
     let is_told = meta.last_modified.timestamp() != 0;
     is_told.then(|| format!("{CHANGED}{}\"", meta.last_modified.to_rfc2822()))
 }
 
-/// Refuses an answer of another version of the object, for stores that ignore `If-Match`. Tags are in all answers for an
-/// object or in none: where there was one, and there is none now, it is another version.
+/// Refuses a response with another version of the object, for stores that ignore `If-Match`. Either all responses for
+/// an object have tags or none has: if one is now missing, it is another version.
 pub(super) fn check_unchanged(object: &Object, result: &GetResult) -> Result<()> {
     let is_other_tag = object.e_tag.as_ref().is_some_and(|ours| {
         let theirs = if object.entity_tag().is_some() { result.meta.e_tag.clone() } else { time_of(&result.meta) };
@@ -252,7 +252,7 @@ pub(super) fn check_unchanged(object: &Object, result: &GetResult) -> Result<()>
     Ok(())
 }
 
-/// Returns whether a store says that it has none of the bytes that it was asked for.
+/// Returns whether a store says that it has none of the requested bytes.
 pub(crate) fn is_unsatisfiable(error: &(dyn std::error::Error + 'static)) -> bool {
     error.to_string().contains("416 Range Not Satisfiable")
 }
@@ -267,7 +267,7 @@ pub(super) fn changed(object: &Object) -> Error {
 ///
 /// # Errors
 ///
-/// As [`read_ranges`].
+/// As for [`read_ranges`].
 pub(crate) async fn read_suffix(connection: &Connection, object: &mut Object, num_bytes: u64) -> Result<Bytes> {
     let mut connection = connection.clone();
     if object.size_bytes.is_none() && !connection.has_suffixes {
@@ -293,7 +293,7 @@ pub(crate) async fn read_suffix(connection: &Connection, object: &mut Object, nu
     Ok(bytes)
 }
 
-/// Asks for the size and the e-tag of an object, for stores that know no suffixes (Azure).
+/// Requests the size and the e-tag of an object, for stores without suffix ranges (Azure).
 async fn head(connection: &Connection, object: &mut Object) -> Result<()> {
     let options = GetOptions { head: true, ..Written::options(object.written.as_ref()) };
     let request = Request::start(connection, 0).await?;
@@ -303,11 +303,11 @@ async fn head(connection: &Connection, object: &mut Object) -> Result<()> {
     Ok(())
 }
 
-/// Asks for the size and the e-tag of an object by its first byte: a signed URL may be good for no `HEAD`.
+/// Requests the size and the e-tag of an object by its first byte: a signed URL may not allow `HEAD`.
 ///
 /// # Errors
 ///
-/// As [`read_ranges`].
+/// As for [`read_ranges`].
 pub(crate) async fn measure(connection: &Connection, object: &mut Object) -> Result<()> {
     let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..Written::options(object.written.as_ref()) };
     let request = Request::start(connection, 1).await?;
@@ -327,10 +327,10 @@ pub(crate) async fn measure(connection: &Connection, object: &mut Object) -> Res
     Ok(())
 }
 
-/// Fills in what the answer says of the object, if it is the one that was listed.
+/// Fills in what the response says about the object, if it is the one that was listed.
 fn note(object: &mut Object, result: &GetResult) -> Result<()> {
     if result.meta.e_tag.is_none() {
-        // Listings may tell what answers do not.
+        // Listings may report what responses do not.
         object.e_tag = None;
     }
     check_unchanged(object, result)?;

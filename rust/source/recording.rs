@@ -1,4 +1,4 @@
-//! A store that writes down what is asked of it, for tests.
+//! A store that records its requests, for tests.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// Records the requests made of a store in memory.
+/// Records the requests made to an in-memory store.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
     pub(crate) inner: InMemory,

@@ -1,10 +1,11 @@
-//! Makes reads survive what stores and networks do: the one layer through which every remote store is read.
+//! Makes reads survive failures of stores and networks: the one layer through which every remote store is read.
 //!
-//! The clients below make each request once, by a [`transport`], which follows a [`redirect`]. What comes of it is checked before anybody trusts it ([`answer`], [`listing`]) and sorted by
-//! what to do about it ([`trouble`]). [`policy`] waits and asks again: on its own after a failure, with all others after
-//! a refusal ([`pace`]), as long as the user's [`patience`] lasts, by a clock that stops with the process ([`stopwatch`]). A [`body`] that breaks goes on where it stopped; a
-//! [`client`] whose credentials are refused is made again once. What is far slower than nearly all of its kind ([`tail`])
-//! is asked for a second time. [`notes`] count what happened.
+//! The clients below make each request once, by a [`transport`], which follows a [`redirect`]. Results are checked
+//! before they are trusted ([`answer`], [`listing`]) and classified by what to do about them ([`trouble`]). [`policy`]
+//! waits and retries: individually after a failure, together with all others after a refusal ([`pace`]), within the
+//! user's [`patience`], by a clock that stops with the process ([`stopwatch`]). A [`body`] that breaks off is resumed;
+//! a [`client`] whose credentials are refused is remade once. Requests that are far slower than nearly all of their
+//! kind ([`tail`]) are hedged by a second one. [`notes`] count what happened.
 
 mod answer;
 mod body;
@@ -56,10 +57,10 @@ pub(super) use self::trouble::{
 };
 use self::trouble::{Sorted, sort};
 
-/// Requests for the same at the same time.
+/// Concurrent requests for the same bytes.
 const MOST_AT_ONCE: usize = 3;
 
-/// A store whose reads go on through failures.
+/// A store with reads that retry failures.
 #[derive(Debug)]
 pub(super) struct Recovering(Arc<Reads>);
 
@@ -70,7 +71,7 @@ struct Reads {
     policy: Policy,
 }
 
-/// What is wanted, as often as it takes.
+/// A request that may be repeated.
 #[derive(Debug, Clone)]
 struct Asked {
     location: Path,
@@ -99,7 +100,7 @@ impl Asked {
 }
 
 impl Reads {
-    /// Asks until the answer begins.
+    /// Retries until the response begins.
     async fn open(&self, asked: &Asked, patience: &mut Patience) -> Result<GetResult> {
         loop {
             let pass = self.policy.traffic.pace().enter(patience).await?;
@@ -122,11 +123,11 @@ impl Reads {
         }
     }
 
-    /// Asks once; again, each time that the answer is late.
+    /// Makes the request once, and again each time the response is late.
     async fn ask(&self, client: &dyn ObjectStore, asked: &Asked, patience: &mut Patience) -> Result<GetResult> {
         let request = || client.get_opts(&asked.location, asked.options.clone());
         if let Some(failure) = patience.failure.clone() {
-            // Cut off by what is left of the patience, it says less than the request before it.
+            // A request cut off at the end of patience says less than the one before it.
             let late =
                 || Trouble::new(Kind::Stalled, format!("{failure}, and then no answer in the time left")).of("store");
             return patience.wait(patience.left(), request()).await.unwrap_or_else(|| Err(late()));
@@ -142,8 +143,8 @@ impl Reads {
         answer
     }
 
-    /// Returns the first good answer to a request that is made again each time that `late` passes, as far as the budget goes;
-    /// the first error, where all fail.
+    /// Returns the first good response to a request that is repeated each time `late` passes, as far as the budget
+    /// allows; the first error if all fail.
     async fn race<F: Future<Output = Result<GetResult>> + Send>(
         &self,
         request: impl Fn() -> F + Send + Sync,

@@ -1,7 +1,7 @@
-//! Memory for bodies, made ready while their first bytes are awaited.
+//! Memory for bodies, prepared while their first bytes are awaited.
 //!
-//! To touch memory that is new to the process takes longer than to copy a body into it: the system finds and clears it
-//! page by page. While a store far away thinks about its answer, processors have time for that.
+//! Touching new memory takes longer than copying a body into it: the system allocates and clears it page by page.
+//! Processors have time for that while a distant store prepares its response.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use tokio::sync::Semaphore;
 
 use crate::io::Io;
 
-/// Bodies below this size are not worth it.
+/// Smaller bodies are not worth it.
 pub(super) const LEAST_BYTES: u64 = 256 << 10;
 
-/// How long an answer may take until it is one to wait for. Before, there are other requests to make.
+/// How long a response must take to count as slow. Until then, there are other requests to make.
 const SOON: Duration = Duration::from_millis(2);
 
-/// The distance of places to touch: no system has smaller pages.
+/// Distance of places to touch: no system has smaller pages.
 const PAGE_BYTES: usize = 4096;
 
-/// Bodies whose memory is made ready at the same time.
+/// Number of bodies whose memory is prepared at the same time.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
-/// Waits for `answer`, and meanwhile makes `room` ready as far as there is time.
+/// Awaits `answer`, and meanwhile prepares `room` as far as time allows.
 pub(super) async fn meanwhile<T>(io: &Io, room: BytesMut, answer: impl Future<Output = T>) -> (T, BytesMut) {
     if room.capacity() == 0 {
         return (answer.await, room);
@@ -41,13 +41,13 @@ pub(super) async fn meanwhile<T>(io: &Io, room: BytesMut, answer: impl Future<Ou
     let touched = async {
         let touched = io.spawn_blocking(move || touch(room)).await;
         drop(turn);
-        // Nobody cancels it but the end of the runtime.
+        // Only the end of the runtime cancels it.
         touched.unwrap_or_default()
     };
     join(answer, touched).await
 }
 
-/// Writes to each page of what is not filled yet.
+/// Writes to each page of the unfilled room.
 fn touch(mut room: BytesMut) -> BytesMut {
     for page in room.spare_capacity_mut().chunks_mut(PAGE_BYTES) {
         page[0].write(0);

@@ -10,28 +10,27 @@ use super::recover::Limit;
 use crate::config;
 use crate::error::{Error, Result};
 
-/// The option that says how long a read goes on without a byte.
+/// The option for how long a read may go on without a byte.
 pub(super) const RETRY_FOR: &str = "retry_for";
 
-/// The option that says whether a late request may be made a second time.
+/// The option that allows late requests to be hedged.
 pub(super) const HEDGE: &str = "hedge";
 
-/// The option that says how many bytes one more round trip must save.
+/// The option for how many bytes one more round trip must save.
 pub(super) const ROUND_TRIP_BYTES: &str = "round_trip_bytes";
 
-/// The option that names certificates to trust, or holds them.
+/// The option with trusted certificates, as a path or as text.
 pub(super) const CA_CERTIFICATE: &str = "ca_certificate";
 
-/// Variables of others that name certificates to trust: of Amazon's tools, and of `requests`, by which most of Python's
-/// clients ask.
+/// Other tools' variables for trusted certificates: Amazon's, and that of `requests`, which most Python clients use.
 const AMAZON_BUNDLE: &str = "AWS_CA_BUNDLE";
 const BUNDLES: [&str; 2] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"];
 
-/// What ends the name of an option whose value is JSON: file systems know more than text.
+/// Suffix of the name of an option whose value is JSON: file systems accept more than text.
 pub(crate) const AS_JSON: &str = " as JSON";
 
-/// Returns the options that the store of `key` takes: values that are no text come as text, and [as JSON](AS_JSON), too,
-/// which only file systems read.
+/// Returns the options for the store of `key`: non-text values are given both as text and [as JSON](AS_JSON), which
+/// only file systems read.
 pub(super) fn options_of(key: &StoreKey, options: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let is_file_system = matches!(key, StoreKey::FileSystem(_));
     let is_ours = |name: &str| [RETRY_FOR, HEDGE, ROUND_TRIP_BYTES].contains(&name);
@@ -42,23 +41,23 @@ pub(super) fn options_of(key: &StoreKey, options: &BTreeMap<String, String>) -> 
     options.iter().filter(|(name, _)| is_read(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// What is ours among the options of a store, and the rest.
+/// A store's options that are ours, and the rest.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) limit: Limit,
     pub(super) is_hedging: bool,
-    /// [Certificates](certificates) to trust besides those of the system, or where they are.
+    /// Additional trusted [certificates](certificates), or their path.
     pub(super) certificate: Option<String>,
-    /// For the client; names in small letters.
+    /// For the client; names in lower case.
     pub(super) rest: Vec<(String, String)>,
 }
 
 impl Settings {
-    /// Reads `options`, and the environment for what they do not say.
+    /// Reads `options`, and the environment for missing ones.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for values that mean nothing.
+    /// [`Error::Setting`] for invalid values.
     pub(super) fn try_new(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Self> {
         let named = options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
         let mut rest: BTreeMap<String, String> = named.collect();
@@ -83,14 +82,14 @@ impl Settings {
 ///
 /// # Errors
 ///
-/// [`Error::Setting`] for what is no number of bytes.
+/// [`Error::Setting`] if it is not a number of bytes.
 pub(super) fn round_trip_bytes(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Option<u64>> {
     let given = options.iter().find(|(name, _)| name.eq_ignore_ascii_case(ROUND_TRIP_BYTES));
     let given = given.map(|(_, value)| value.clone()).or_else(|| of_environment(key, ROUND_TRIP_BYTES));
     given.map(|text| num_bytes(ROUND_TRIP_BYTES, &text)).transpose()
 }
 
-/// Returns the variable of an option, named as the store's own: `AWS_RETRY_FOR`.
+/// Returns the variable for an option, with the store's prefix: `AWS_RETRY_FOR`.
 fn of_environment(key: &StoreKey, name: &str) -> Option<String> {
     let of_store = format!("{}{}", prefix(key)?, name.to_ascii_uppercase());
     let of_amazon = || variable(AMAZON_BUNDLE).filter(|_| matches!(key, StoreKey::S3(_)));
@@ -102,12 +101,12 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
-/// Returns the certificates that Python's other clients are told to trust.
+/// Returns the certificates that other Python clients are configured to trust.
 pub(super) fn bundle_of_tools() -> Option<String> {
     BUNDLES.into_iter().find_map(variable)
 }
 
-/// Returns what the variables of a store begin with.
+/// Returns the prefix of a store's variables.
 pub(super) fn prefix(key: &StoreKey) -> Option<&'static str> {
     match key {
         StoreKey::Local | StoreKey::FileSystem(_) => None,
@@ -173,7 +172,7 @@ fn num_bytes(name: &str, text: &str) -> Result<u64> {
     number.ok_or_else(|| refused(format!("`{name}`: expected a number of bytes such as `0` or `16 MiB`, got `{text}`")))
 }
 
-/// Reads a truth value.
+/// Reads a Boolean.
 pub(super) fn flag(name: &str, text: &str) -> Result<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "y" | "on" => Ok(true),
@@ -188,7 +187,7 @@ fn pem(text: &str) -> Result<Vec<u8>> {
         return Ok(text.as_bytes().to_vec());
     }
     let read = match std::fs::metadata(text) {
-        // As OpenSSL and `requests` take a folder of certificates, a file each.
+        // OpenSSL and `requests` accept a folder with a file for each certificate.
         Ok(found) if found.is_dir() => folder(text),
         _ => std::fs::read(text),
     };
@@ -213,8 +212,9 @@ fn folder(path: &str) -> std::io::Result<Vec<u8>> {
 ///
 /// [`Error::Setting`] if there are none, or they cannot be read.
 pub(super) fn certificates(text: &str) -> Result<Vec<Certificate>> {
-    let expected =
-        |got: &str| unusable(text, &format!("expected certificates in PEM, or the path of a file of them; {got}"));
+    let expected = |got: &str| {
+        unusable(text, &format!("expected certificates in PEM format, or the path of a file that holds them; {got}"))
+    };
     let found = Certificate::from_pem_bundle(&pem(text)?).map_err(|_| expected("those given are damaged"))?;
     if found.is_empty() {
         return Err(expected("got none"));
@@ -222,8 +222,7 @@ pub(super) fn certificates(text: &str) -> Result<Vec<Certificate>> {
     Ok(found)
 }
 
-/// Returns the error for certificates that cannot be used, by the name of the option or of the variable that names
-/// them.
+/// Returns the error for unusable certificates, with the name of the option or variable that names them.
 fn unusable(text: &str, said: &str) -> Error {
     let is_of = |name: &&str| std::env::var(name).is_ok_and(|value| value == text);
     let name = [AMAZON_BUNDLE].into_iter().chain(BUNDLES).find(is_of).unwrap_or(CA_CERTIFICATE);

@@ -1,7 +1,7 @@
-//! Finds the splits of a dataset in its objects' names, as Hugging Face `datasets` does.
+//! Infers the splits of a dataset from its objects' names, as Hugging Face `datasets` does.
 //!
-//! First `data/{split}-00000-of-00005.parquet`, then keywords as folders, then keywords in file names;
-//! otherwise everything is `train`. A name that tells several splits is in each of them.
+//! First `data/{split}-00000-of-00005.parquet`, then keywords as folders, then keywords in file names; otherwise
+//! everything is `train`. An object whose name has several splits is in each of them.
 
 /// The keywords of each split, in the order in which splits are listed.
 const KEYWORDS: [(&str, &[&str]); 3] = [
@@ -59,13 +59,13 @@ fn file_splits(path: &str) -> Vec<&str> {
     splits_of(&[path.rsplit('/').next().unwrap_or(path)])
 }
 
-/// Returns the splits whose keywords any of some names holds.
+/// Returns the splits with a keyword in any of the names.
 fn splits_of(names: &[&str]) -> Vec<&'static str> {
     let is_told = |words: &[&str]| names.iter().any(|name| has_keyword(name, words));
     KEYWORDS.iter().filter(|(_, words)| is_told(words)).map(|(split, _)| *split).collect()
 }
 
-/// Returns whether `name` holds a keyword that separators or its ends set apart.
+/// Returns whether `name` has a keyword delimited by separators or its ends.
 fn has_keyword(name: &str, words: &[&str]) -> bool {
     let parts = |c: char| "-._ ".contains(c) || c.is_ascii_digit();
     name.split(parts).any(|part| words.contains(&part))

@@ -20,7 +20,7 @@ use crate::metrics::{Metrics, Place, Stage};
 use crate::process::LockOfProcess;
 use crate::secrets;
 
-/// Endings of options and environment variables that say where a store is.
+/// Suffixes of options and environment variables that locate a store.
 const PLACE_OPTIONS: [&str; 6] =
     ["endpoint", "endpoint_url", "endpoint_url_s3", "account_name", "base_url", "use_emulator"];
 
@@ -33,26 +33,26 @@ pub struct Store {
     connection: LockOfProcess<Option<Connection>>,
 }
 
-/// A client with the runtime it runs on and the counters of whoever uses it.
+/// A client with its runtime, and the counters of its user.
 #[derive(Clone)]
 pub struct Connection {
     pub(crate) client: Arc<dyn ObjectStore>,
     pub(crate) io: Arc<Io>,
     pub(crate) metrics: Arc<Metrics>,
-    /// What its requests are for.
+    /// The purpose of its requests.
     pub(crate) place: Place,
-    /// How many later requests may go before its own.
+    /// How many later requests may overtake its own.
     pub(crate) slack: u64,
-    /// Where to look before bytes are asked for.
+    /// Where to look before requesting bytes.
     pub(super) ahead: Option<Arc<Ahead>>,
-    /// Shared with all that read the store.
+    /// Shared with all readers of the store.
     pub(super) traffic: Arc<Traffic>,
-    /// What one more dependent round trip must save, if the user says so.
+    /// What one more dependent round trip must save, if the user set it.
     pub(super) given_round_trip_bytes: Option<u64>,
     pub(crate) is_local: bool,
-    /// Whether the store honours `If-Match` on reads; answers are compared in any case.
+    /// Whether the store honours `If-Match` on reads; tags are compared in any case.
     pub(crate) has_preconditions: bool,
-    /// Whether the store knows ranges that are counted from the end: Azure does not.
+    /// Whether the store supports suffix ranges: Azure does not.
     pub(crate) has_suffixes: bool,
 }
 
@@ -80,7 +80,7 @@ impl Store {
         Self { key: self.key.clone(), options: self.options.clone(), connection }
     }
 
-    /// Returns a store over an existing client, for tests; its requests do not depend on how fast it is.
+    /// Returns a store over an existing client, for tests; its requests do not depend on measurements.
     #[cfg(test)]
     pub(crate) fn of_client(client: Arc<dyn ObjectStore>) -> Self {
         Self::of_client_with(client, Preset::object_storage().unmeasured())
@@ -99,23 +99,23 @@ impl Store {
         &self.key
     }
 
-    /// Returns what is known of it, if this process has read it.
+    /// Returns what is known about it, if this process has read it.
     pub(crate) fn known(&self) -> Option<Known> {
         self.connection.lock().as_ref().map(Connection::known)
     }
 
-    /// Returns the options it was made with; they may hold secrets.
+    /// Returns the options it was made with; they may contain secrets.
     pub(crate) fn options(&self) -> &BTreeMap<String, String> {
         &self.options
     }
 
-    /// Returns what tells this store from all others, for hashing: where it is, never who asks.
+    /// Returns what identifies this store, for hashing: its location, never its user.
     pub(crate) fn identity(&self) -> Vec<String> {
         let is_place = |name: &str| {
             let name = name.to_ascii_lowercase();
             PLACE_OPTIONS.iter().any(|place| name.ends_with(place))
         };
-        // What is not Unicode is no option.
+        // Non-Unicode values are not options.
         let environment =
             std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
         let mut places: Vec<String> = environment
@@ -126,7 +126,7 @@ impl Store {
             .collect();
         places.sort_unstable();
         let key = match &self.key {
-            // Files that are the same at two commits have the same tags.
+            // Identical files at two commits have the same tags.
             StoreKey::Hub(root) => root.split('@').next().unwrap_or(root).to_owned(),
             key => format!("{key:?}"),
         };
@@ -137,7 +137,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] when the options do not make a client, [`Error::Thread`] when no runtime can be started.
+    /// [`Error::Setting`] if the options do not make a client, [`Error::Thread`] if no runtime can be started.
     pub fn connect(&self) -> Result<Connection> {
         let mut connection = self.connection.lock();
         if let Some(connection) = &*connection {
@@ -159,8 +159,7 @@ impl Store {
     }
 }
 
-/// Returns whether a store can be asked for the end of an object whose size is not known. Azure cannot, by its URLs on the web
-/// neither.
+/// Returns whether a store supports suffix ranges, for objects of unknown size. Azure does not, not even by web URLs.
 fn has_suffixes(key: &StoreKey) -> bool {
     match key {
         StoreKey::Azure(_) | StoreKey::FileSystem(_) => false,
@@ -186,22 +185,22 @@ impl Connection {
         }
     }
 
-    /// Returns the connection for requests of `stage`, the first of which depend on no others of it.
+    /// Returns the connection for requests of `stage` that depend on no others of it.
     pub(crate) fn at(&self, stage: Stage) -> Self {
         Self { place: Place { stage, step: 0 }, ..self.clone() }
     }
 
-    /// Returns the connection for requests that could not be made before some of this one were answered.
+    /// Returns the connection for requests that depend on responses to some of this one's.
     pub(crate) fn then(&self) -> Self {
         Self { place: Place { step: self.place.step + 1, ..self.place }, ..self.clone() }
     }
 
-    /// Returns the connection for requests that are not needed before some others: as many as `slack`, by and large.
+    /// Returns the connection for requests that are needed after about `slack` others.
     pub(crate) fn with_slack(&self, slack: u64) -> Self {
         Self { slack, ..self.clone() }
     }
 
-    /// Returns the connection for reads of what was asked for before.
+    /// Returns the connection for reads that use what was requested ahead.
     pub(crate) fn with_ahead(&self, ahead: Option<&Arc<Ahead>>) -> Self {
         Self { ahead: ahead.cloned(), ..self.clone() }
     }
@@ -211,7 +210,7 @@ impl Connection {
         Self { metrics: Arc::clone(metrics), ..self.clone() }
     }
 
-    /// Returns what is known of the store now.
+    /// Returns what is known about the store now.
     pub fn known(&self) -> Known {
         self.traffic.known()
     }
@@ -224,7 +223,7 @@ impl Connection {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Options may be secrets: name them only.
+        // Options may be secret, so only their names are shown.
         let names: Vec<&String> = self.options.keys().collect();
         f.debug_struct("Store").field("key", &self.key).field("options", &names).finish_non_exhaustive()
     }

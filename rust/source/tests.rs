@@ -1,4 +1,4 @@
-//! Which requests are made for which ranges, and when.
+//! Tests which requests are made for which ranges, and when.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn a_gap_that_is_small_beside_its_neighbours_is_read_along() {
 fn a_gap_that_is_large_beside_its_neighbours_is_left_out() {
     let wanted = [0..64_000, 264_000..328_000];
     assert_eq!(requests(MIB, object_storage(), &wanted), ["get 0..64000 of x", "get 264000..328000 of x"]);
-    // Of small ranges the request costs more than the gap.
+    // For small ranges, the request costs more than the gap.
     let wanted = [0..1000, 20_000..21_000];
     assert_eq!(requests(MIB, object_storage(), &wanted), ["get 0..21000 of x"]);
 }

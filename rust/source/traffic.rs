@@ -1,7 +1,7 @@
-//! The requests of this process to one store: how many, which next, and what the store has shown of itself.
+//! This process's requests to one store: how many, which is next, and what was measured.
 //!
-//! Everything that reads a store shares its [`Traffic`]: streams, selections and openings wait in one [`queue`], whose
-//! length of service the [`limiter`] sets.
+//! All readers of a store share its [`Traffic`]: streams, selections and openings wait in one [`queue`], whose
+//! concurrency the [`limiter`] sets.
 //!
 //! [`queue`]: super::queue
 //! [`limiter`]: super::limiter
@@ -27,7 +27,7 @@ use crate::process::LockOfProcess;
 /// A store and the options it was opened with: other credentials or another endpoint make another store.
 type Key = (StoreKey, BTreeMap<String, String>);
 
-/// The stores that this process reads, as long as anything does.
+/// The stores that this process is reading.
 static CURRENT: LockOfProcess<Vec<(Key, Weak<Traffic>)>> = LockOfProcess::new();
 
 /// The requests to one store.
@@ -39,7 +39,7 @@ pub(crate) struct Traffic {
     pace: Pace,
     tail: Mutex<Tail>,
     has_answered: AtomicBool,
-    /// Troubles of which the user knows.
+    /// Kinds of trouble that the user was told of.
     told: Mutex<BTreeSet<Kind>>,
 }
 
@@ -50,14 +50,14 @@ struct State {
     measured: Measured,
 }
 
-/// What is known of a store.
+/// What is known about a store.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Known {
-    /// Whether bytes come by the code of others, which is slower.
+    /// Whether bytes come through user-supplied code, which is slower.
     pub is_file_system: bool,
-    /// Requests that may be under way.
+    /// Maximum of concurrent requests.
     pub concurrency: usize,
-    /// Ranges that lie this close are read together, where little is over-read.
+    /// Ranges with gaps up to this are read together, within the limit on over-reading.
     pub gap_bytes: u64,
     /// Time to the first byte, once measured.
     pub first_byte: Option<Duration>,
@@ -66,19 +66,21 @@ pub struct Known {
 }
 
 impl Known {
-    /// Returns whether enough requests have been answered to tell how fast the store is.
+    /// Returns whether enough requests have been answered to measure the store's speed.
     pub(crate) fn is_measured(&self) -> bool {
         self.first_byte.is_some() && self.bytes_per_second.is_some()
     }
 
-    /// Returns how many bytes to have under way, so that the next come while those are used: what the network brings before
-    /// the first byte of an answer. Of a slow one that is little, and more would only delay what is needed first.
+    /// Returns how many bytes to have in flight, so that more arrive while those are used: what the network delivers
+    /// before the first byte of a response. For a slow one that is little, and more would only delay what is needed
+    /// first.
     pub(crate) fn window_bytes(&self) -> u64 {
         let bytes = self.round_trip_bytes().unwrap_or(config::FETCH_WINDOW_BYTES);
         bytes.clamp(config::FETCH_WINDOW_BYTES, config::MAX_FETCH_WINDOW_BYTES)
     }
 
-    /// Returns how many bytes the network is likely to bring before the first byte of an answer, once both are measured.
+    /// Returns how many bytes the network is likely to deliver before the first byte of a response, once both are
+    /// measured.
     pub(crate) fn round_trip_bytes(&self) -> Option<u64> {
         let network = (self.bytes_per_second? * config::CONNECTIONS_OF_NETWORK).min(config::FAST_NETWORK);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float saturates")]
@@ -87,7 +89,8 @@ impl Known {
 }
 
 impl Traffic {
-    /// Returns what this process's requests to a store share, made if there are none. After a fork the child makes its own.
+    /// Returns what this process's requests to a store share, creating it if necessary. After a fork, the child makes
+    /// its own.
     pub(super) fn current(key: &StoreKey, options: &BTreeMap<String, String>) -> Arc<Self> {
         let mut known = CURRENT.lock();
         known.retain(|(_, traffic)| traffic.strong_count() > 0);
@@ -100,7 +103,7 @@ impl Traffic {
         traffic
     }
 
-    /// Returns the traffic to a store that nothing else reads.
+    /// Returns the traffic of a store with a single reader.
     pub(super) fn new(preset: Preset) -> Self {
         let limiter = Limiter::new(preset.first_concurrency, preset.concurrency.clone());
         let state = State { queue: Queue::default(), limiter, measured: Measured::default() };
@@ -121,7 +124,7 @@ impl Traffic {
     pub(super) async fn slot(self: &Arc<Self>, slack: u64, num_bytes: u64) -> Result<Slot> {
         let (sender, receiver) = oneshot::channel();
         let ticket = self.lock().queue.push(slack, num_bytes, sender);
-        // Dropped before the receiver: a slot that was on its way is given back by that.
+        // Dropped before the receiver, which then gives back a slot that was on its way.
         let _waiting = Waiting { traffic: self, ticket };
         self.start();
         receiver.await.map_err(|_| Error::Closed { reason: "cancelled" })
@@ -134,38 +137,38 @@ impl Traffic {
             let limit = state.limiter.limit();
             let Some((waiter, num_bytes)) = state.queue.start_next(limit, config::MAX_BYTES_IN_FLIGHT) else { return };
             drop(state);
-            // Comes back, and is given back, if nobody waits for it any more.
+            // If nobody waits for it any more, it comes back and is dropped.
             drop(waiter.send(Slot { traffic: Arc::clone(self), num_bytes, since: Instant::now() }));
         }
     }
 
-    /// Notes that the store refused a request because there are too many.
+    /// Records that the store refused a request because there are too many.
     pub(super) fn throttled(&self) {
         let now = self.since.elapsed();
         self.lock().limiter.throttled(now);
     }
 
-    /// Returns how many requests are under way, those that wait to be made again among them.
+    /// Returns how many requests are in flight, including those waiting to be retried.
     pub(super) fn num_under_way(&self) -> usize {
         self.lock().queue.num_under_way()
     }
 
-    /// Returns when requests may go.
+    /// Returns the pace, which decides when requests may go.
     pub(super) fn pace(&self) -> &Pace {
         &self.pace
     }
 
-    /// Locks what is known of slow requests, for no longer than it takes to change some numbers.
+    /// Locks the statistics of slow requests, for no longer than it takes to change some numbers.
     pub(super) fn tail(&self) -> MutexGuard<'_, Tail> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the store has answered.
+    /// Records that the store has responded.
     pub(super) fn answered(&self) {
         self.has_answered.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the store has ever answered this process.
+    /// Returns whether the store has ever responded to this process.
     pub(super) fn has_answered(&self) -> bool {
         self.has_answered.load(Ordering::Relaxed)
     }
@@ -175,13 +178,13 @@ impl Traffic {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(kind)
     }
 
-    /// Returns what lies close enough to be read together.
+    /// Returns the gaps across which ranges are read together.
     pub(super) fn gap(&self) -> Gap {
         Gap { least_bytes: self.preset.least_gap_bytes, most_bytes: self.known().gap_bytes }
     }
 
-    /// Returns above which size a range of `num_bytes` is split. As long as few requests are under way, more of them share
-    /// it, down to what a connection brings in a part of the time until it is answered.
+    /// Returns the size above which a range of `num_bytes` is split. As long as few requests are in flight, it is split
+    /// into more of them, down to what a connection delivers in a fraction of the time to the first byte.
     pub(super) fn max_request_bytes(&self, num_bytes: u64) -> u64 {
         let largest = self.preset.max_request_bytes;
         let state = self.lock();
@@ -193,14 +196,14 @@ impl Traffic {
         share.max(round_trip_bytes / config::BODY_SHARE).clamp(config::LEAST_REQUEST_BYTES.min(largest), largest)
     }
 
-    /// Returns how many bytes one more dependent round trip must save: no more than the network brings in its time.
+    /// Returns how many bytes one more dependent round trip must save: at most what the network delivers in its time.
     pub(crate) fn round_trip_bytes(&self) -> u64 {
         let most = self.preset.round_trip_bytes;
         let measured = self.known().round_trip_bytes().filter(|_| self.preset.is_measured());
         measured.map_or(most, |bytes| bytes.min(most))
     }
 
-    /// Returns what is known of the store now.
+    /// Returns what is known about the store now.
     pub(crate) fn known(&self) -> Known {
         let state = self.lock();
         let measured = state.measured;
@@ -233,7 +236,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Room for one request, held until its body is here.
+/// Room for one request, held until its body has arrived.
 #[derive(Debug)]
 pub(super) struct Slot {
     traffic: Arc<Traffic>,
@@ -242,13 +245,13 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Returns how long the request has been under way.
+    /// Returns how long the request has been in flight.
     pub(super) fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// Notes the answer: `num_bytes`, of which the first came after `first_byte`. Only a request that was made once tells
-    /// how fast the store is.
+    /// Records the response: `num_bytes`, of which the first came after `first_byte`. Only requests without retries are
+    /// used to measure the store.
     pub(super) fn answered(&self, num_bytes: u64, first_byte: Duration, was_retried: bool) {
         let elapsed = self.elapsed();
         let now = self.traffic.since.elapsed();

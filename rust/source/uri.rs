@@ -1,4 +1,4 @@
-//! Text to a location: which store, and what in it.
+//! Parses text into a location: a store, and what to read there.
 
 use std::path::{self, Component, PathBuf};
 
@@ -27,7 +27,7 @@ pub(crate) enum StoreKey {
     Http(String),
     /// `hf://datasets/org/name@commit` or `hf://buckets/org/name`.
     Hub(String),
-    /// `memory://`, or `zip://::s3://bucket/key`: what is around the paths of a [file system](super::file_system).
+    /// `memory://`, or `zip://::s3://bucket/key`: the text around the paths of a [file system](super::file_system).
     FileSystem(String),
 }
 
@@ -59,7 +59,7 @@ impl StoreKey {
         }
     }
 
-    /// Returns whether the key is one that [`Location::parse`] makes, which one from elsewhere may not be.
+    /// Returns whether [`Location::parse`] could have made the key, which may come from elsewhere.
     pub(crate) fn is_sound(&self) -> bool {
         match self {
             Self::Local => true,
@@ -79,13 +79,13 @@ pub(crate) struct Location {
     pub(crate) store: StoreKey,
     /// The object, or the folder to list.
     pub(crate) path: Path,
-    /// The pattern, over whole keys, if there is one; `path` is its longest plain folder.
+    /// The pattern, over whole keys, if there is one; `path` is its longest literal folder.
     pub(crate) glob: Option<String>,
-    /// The text ends in `/`: certainly a folder.
+    /// Whether the text ends in `/`: certainly a folder.
     pub(crate) is_folder: bool,
-    /// The text as it was given, for messages; without a query, which may be a signature.
+    /// The text as given, for messages; without a query, which may be a signature.
     pub(crate) text: String,
-    /// Path and query of a URL on the web, where the key does not say all of them.
+    /// Path and query of a web URL, if the key does not represent them completely.
     pub(crate) written: Option<Written>,
 }
 
@@ -100,7 +100,7 @@ impl Location {
             return Err(refused(text, "it is empty; expected a path or a URI such as `s3://bucket/folder/`"));
         }
         let Some((scheme, rest)) = text.split_once("://") else {
-            // Of a URI with a slash too few, messages would repeat what stands in it.
+            // For a URI with a slash missing, messages would repeat any credentials in it.
             return match text.split_once(":/") {
                 Some((scheme, _)) if !scheme.is_empty() && is_native(&scheme.to_ascii_lowercase()) => {
                     Err(refused(&format!("{scheme}:/…"), &format!("a slash is missing; write `{scheme}://…`")))
@@ -114,23 +114,23 @@ impl Location {
         }
         let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
         if let Some((user, _)) = authority.rsplit_once('@') {
-            // In Azure's URIs the container stands before the account.
+            // In Azure URIs, the container precedes the account.
             let is_container = AZURE_SCHEMES.contains(&scheme.as_str()) && !user.contains(':');
             if !is_container {
-                let reason = "it holds credentials; pass them by `storage_options` or the environment";
+                let reason = "it holds credentials; pass them through `storage_options` or the environment";
                 return Err(refused(&format!("{scheme}://…"), reason));
             }
         }
         let is_web = matches!(scheme.as_str(), "http" | "https");
-        // A query without a path is one of the host's.
+        // A query without a path belongs to the host.
         if is_web && authority.contains(['?', '#']) {
             let before = authority.split(['?', '#']).next().unwrap_or_default();
             return Err(refused(&format!("{scheme}://{before}/…"), "it names no file"));
         }
         let is_port = |port: &str| is_web && (port.parse::<u16>().is_ok() || authority.starts_with('['));
         if authority.split_once(':').is_some_and(|(_, port)| !is_port(port)) && scheme != "file" {
-            // A password may hold a slash, and then what follows it is not part of the authority.
-            let reason = "no name of a bucket or host holds `:`; credentials are passed by `storage_options` or the \
+            // A password may contain a slash, and then the rest of it is not part of the authority.
+            let reason = "a bucket or host name cannot contain `:`; pass credentials through `storage_options` or the \
                           environment";
             return Err(refused(&format!("{scheme}://…"), reason));
         }
@@ -139,7 +139,7 @@ impl Location {
             && scheme != "file"
             && secrets::has_signature(query)
         {
-            let reason = "it is signed; pass signatures by `storage_options` or the environment";
+            let reason = "it is signed; pass signatures through `storage_options` or the environment";
             return Err(refused(&format!("{before}?…"), reason));
         }
         if authority.is_empty() && scheme != "file" {
@@ -171,7 +171,7 @@ impl Location {
         };
         let absolute = path::absolute(&path).map_err(|error| refused(text, &error.to_string()))?;
         let absolute = without_dots(&absolute);
-        // A glob character in the name of something that exists is no glob.
+        // A glob character in the name of an existing path is literal.
         let plain = if absolute.exists() { Path::from_absolute_path(&absolute).ok() } else { None };
         if let Some(path) = plain {
             return Ok(Self { store: StoreKey::Local, path, glob: None, is_folder, text: text.into(), written: None });
@@ -193,7 +193,7 @@ impl Location {
     }
 
     fn http(text: &str, root: String, key: &str) -> Result<Self> {
-        // What follows may be a signature: it is not repeated.
+        // What follows may be a signature, so it is not repeated.
         let shown = text.split_once(['?', '#']).map_or(text, |(before, _)| before);
         if text.contains('#') {
             return Err(refused(
@@ -203,7 +203,7 @@ impl Location {
         }
         let (key, query) = key.split_once('?').map_or((key, None), |(key, query)| (key, Some(query)));
         if root.contains('?') || key.is_empty() || key.ends_with('/') || is_glob(key) {
-            return Err(refused(shown, "HTTP cannot list folders and knows no patterns; list the files' URLs instead"));
+            return Err(refused(shown, "HTTP has no folder listings and no patterns; list the files' URLs instead"));
         }
         let path = Path::from_url_path(key).map_err(|error| refused(shown, &error.to_string()))?;
         if path.as_ref().is_empty() {
@@ -211,17 +211,18 @@ impl Location {
         }
         let written = match query.filter(|query| !query.is_empty()) {
             Some(query) => Some(format!("/{key}?{query}")),
-            // What is a slash in the key is none in the URL, or the other way round.
+            // Slashes in the key and in the URL would not match.
             None if key.starts_with('/') || key.to_ascii_lowercase().contains("%2f") => Some(format!("/{key}")),
             None => None,
         };
-        let no_url = "it holds a space, a quote or another character that no URL has; write it as `%20` or the like";
+        let no_url = "it holds a space, a quote or another character that is not allowed in a URL; write it as `%20` \
+                      or the like";
         let written = written.map(|written| Written::try_new(&written).ok_or_else(|| refused(shown, no_url)));
         let written = written.transpose()?;
         Ok(Self { store: StoreKey::Http(root), path, glob: None, is_folder: false, text: shown.into(), written })
     }
 
-    /// Parses the name of a file of a repository at a commit, or of a bucket.
+    /// Parses the name of a file in a repository at a commit, or in a bucket.
     fn hub(text: &str, rest: &str) -> Result<Self> {
         let mut parts = rest.splitn(4, '/');
         let (kind, owner, name, rest) = (parts.next(), parts.next(), parts.next(), parts.next().unwrap_or_default());
@@ -231,7 +232,7 @@ impl Location {
                 "expected `hf://datasets/owner/name@commit/path` or `hf://buckets/owner/name/path`",
             ));
         };
-        // `refs/convert/parquet` and the like hold slashes.
+        // Revisions such as `refs/convert/parquet` contain slashes.
         let special = name.ends_with("@refs").then(|| rest.splitn(3, '/').collect::<Vec<_>>());
         let (name, key) = match special.as_deref() {
             Some([kind, number, key]) => (format!("{name}/{kind}/{number}"), *key),
@@ -250,18 +251,19 @@ impl Location {
         Ok(Self { store, path, glob: None, is_folder: false, text: text.into(), written: None })
     }
 
-    /// Parses the URL of an object of a file system, which may lie in an object of another: `zip://a.parquet::s3://b/x.zip`.
+    /// Parses the URL of an object of a file system, which may be inside an object of another:
+    /// `zip://a.parquet::s3://b/x.zip`.
     fn of_file_system(text: &str) -> Result<Self> {
         let hidden = || format!("{}://…", text.split("://").next().unwrap_or_default());
         for (_, link) in text.split("::").filter_map(|link| link.split_once("://")) {
             let authority = link.split('/').next().unwrap_or_default();
             let port = authority.split_once(':').map(|(_, port)| port);
             if authority.contains('@') || port.is_some_and(|port| port.parse::<u16>().is_err()) {
-                let reason = "it holds credentials, or what looks like them; pass them by `storage_options`";
+                let reason = "it holds credentials, or what looks like them; pass them through `storage_options`";
                 return Err(refused(&hidden(), reason));
             }
             if link.split_once('?').is_some_and(|(_, query)| secrets::has_signature(query)) {
-                return Err(refused(&hidden(), "it is signed; pass signatures by `storage_options`"));
+                return Err(refused(&hidden(), "it is signed; pass signatures through `storage_options`"));
             }
         }
         let (links, rest) = text.split_once("://").unwrap_or((text, ""));
@@ -285,13 +287,13 @@ impl Location {
     }
 }
 
-/// Returns whether URLs of a scheme are read here, whatever else can read them.
+/// Returns whether URLs of a scheme are read natively, whatever else can read them.
 fn is_native(scheme: &str) -> bool {
     const NATIVE: [&str; 8] = ["file", "s3", "s3a", "gs", "gcs", "http", "https", "hf"];
     scheme.is_empty() || NATIVE.contains(&scheme) || AZURE_SCHEMES.contains(&scheme)
 }
 
-/// Escapes what means something in a URL, or in a pattern.
+/// Escapes characters that have a meaning in a URL or a pattern.
 fn escaped(key: &str) -> String {
     let escape = |character: char| match character {
         '%' | '?' | '#' | '*' | '[' | '{' => format!("%{:02X}", u32::from(character)),
@@ -319,7 +321,7 @@ fn without_dots(path: &path::Path) -> PathBuf {
 }
 
 fn local_path(uri: &str) -> Result<String> {
-    // A path has neither query nor fragment: these are its own characters.
+    // A path has neither query nor fragment: these are literal characters.
     let path = Url::parse(&uri.replace('?', "%3F").replace('#', "%23")).ok().and_then(|url| url.to_file_path().ok());
     let path = path.ok_or_else(|| refused(uri, "expected `file:///absolute/path`"))?;
     Ok(path.to_string_lossy().into_owned())
@@ -442,7 +444,7 @@ mod tests {
         assert_eq!(parse("https://host/x.parquet").written, None);
         for query in ["secret\n", "secret secret", "a=\"secret\""] {
             let refused = Location::parse(&format!("https://host/x.parquet?{query}")).unwrap_err().to_string();
-            assert!(refused.contains("no URL has") && !refused.contains("secret"), "{refused}");
+            assert!(refused.contains("not allowed in a URL") && !refused.contains("secret"), "{refused}");
         }
     }
 

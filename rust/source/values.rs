@@ -1,4 +1,4 @@
-//! Values of options and variables that clients take for granted to be fit for what they are for.
+//! Checks values of options and variables that clients accept without checking.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use url::Url;
 use super::settings::{self, refused};
 use crate::error::Result;
 
-/// Options whose values are URLs, as the clients call them.
+/// Options whose values are URLs, by the clients' names.
 const URLS: [&str; 8] = [
     "aws_container_credentials_full_uri",
     "aws_endpoint",
@@ -24,25 +24,25 @@ const URLS: [&str; 8] = [
 /// Options whose values are times.
 const TIMES: [&str; 3] = ["connect_timeout", "read_timeout", "timeout"];
 
-/// Options whose values may have several lines: they are read by what knows their form.
+/// Options whose values may have several lines: their own parsers check them.
 const TEXTS: [&str; 2] = ["google_service_account_key", "proxy_ca_certificate"];
 
-/// The option that names the file of a token.
+/// The option that names a token's file.
 const TOKEN_FILE: &str = "aws_container_authorization_token_file";
 
 const ABSOLUTE_URL: &str = "expected an absolute URL, with `http://` or `https://`, such as `http://localhost:9000`";
 
-/// Returns the value of the option `key`, which somebody gave as `name`, as clients take it.
+/// Returns the value of the option `key`, given as `name`, in the form that clients take.
 ///
 /// # Errors
 ///
-/// [`Error::Setting`](crate::error::Error::Setting) for a value that makes no request.
+/// [`Error::Setting`](crate::error::Error::Setting) for a value that cannot make a valid request.
 pub(super) fn checked(name: &str, key: &str, value: String) -> Result<String> {
     if TIMES.contains(&key) {
         return settings::duration(name, &value).map(milliseconds);
     }
     if !TEXTS.contains(&key) && value.contains(char::is_control) {
-        let reason = "expected text of one line; it holds a line break, or another control character";
+        let reason = "expected a single line of text; it holds a line break, or another control character";
         return Err(refused(format!("`{name}`: {reason}")));
     }
     if URLS.contains(&key) && !is_url(&value) {
@@ -51,15 +51,16 @@ pub(super) fn checked(name: &str, key: &str, value: String) -> Result<String> {
     if base_url(key, &value).is_some_and(|url| !is_url(&url)) {
         return Err(refused(format!("`gcs_base_url` of `{name}`: {ABSOLUTE_URL}")));
     }
-    // What cannot be read is missed when it is needed.
+    // An unreadable file is reported when it is needed.
     if key == TOKEN_FILE && std::fs::read_to_string(&value).is_ok_and(|token| token.contains(char::is_control)) {
-        let reason = "expected a file of a token and nothing else; it holds a line break, or another control character";
+        let reason = "expected a file that holds a token and nothing else; it holds a line break, or another control \
+                      character";
         return Err(refused(format!("`{name}`: {reason}: `{value}`")));
     }
     Ok(value)
 }
 
-/// Returns the endpoint that a service account of Google's names, if it is one and does.
+/// Returns the endpoint in a Google service account's key, if there is one.
 fn base_url(key: &str, value: &str) -> Option<String> {
     let json = match key {
         "google_service_account_key" => value.to_owned(),
@@ -70,12 +71,12 @@ fn base_url(key: &str, value: &str) -> Option<String> {
     account.get("gcs_base_url")?.as_str().map(str::to_owned)
 }
 
-/// Returns a time in the form that clients read.
+/// Returns a time in the form that clients parse.
 pub(super) fn milliseconds(time: Duration) -> String {
     format!("{} ms", time.as_millis().max(1))
 }
 
-/// Returns whether a text is a URL on the web as it is: requests are made of it with a path behind it.
+/// Returns whether a text is a web URL as it is: requests append a path to it.
 fn is_url(text: &str) -> bool {
     let mut request = HttpRequest::new(HttpRequestBody::empty());
     let is_of_request = text.parse().map(|uri| *request.uri_mut() = uri).is_ok();

@@ -1,7 +1,7 @@
-//! The files below a folder of this machine, wherever links lead.
+//! Walks the files below a local folder, following links.
 //!
-//! Nothing that would be read is left out without a word: a folder that may not be looked into is an error, and so is a link
-//! that leads nowhere where a file of its name is wanted.
+//! Nothing that would be read is silently left out: an unreadable folder is an error, and so is a broken link where a
+//! file of its name is wanted.
 
 use std::fs::{self, DirEntry};
 use std::io::{self, ErrorKind};
@@ -12,10 +12,10 @@ use object_store::{ObjectMeta, path};
 use super::files::meta_of;
 use super::list::{has_parquet_extension, is_hidden};
 
-/// Where the system keeps what it has found of lost files; nobody else may look into it.
+/// The system's folder for recovered files; only root may read it.
 const LOST: &str = "lost+found";
 
-/// What is below a folder.
+/// The contents of a folder.
 #[derive(Debug, Default)]
 pub(super) struct Walked {
     pub(super) files: Vec<ObjectMeta>,
@@ -23,7 +23,7 @@ pub(super) struct Walked {
     pub(super) broken: Vec<path::Path>,
 }
 
-/// What went wrong, and where.
+/// An error, and where it happened.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", path.display())]
 struct At {
@@ -31,13 +31,12 @@ struct At {
     source: io::Error,
 }
 
-/// Returns what is below `root`, in folders whose level, 0 for those in it, and name `may_enter`; nothing if it is not there,
-/// or no folder.
-/// Links that lead back are passed over.
+/// Returns the files below `root`, in folders that `may_enter` accepts by level, 0 for those in `root`, and name;
+/// nothing if it does not exist or is not a folder. Cyclic links are skipped.
 ///
 /// # Errors
 ///
-/// What may not be looked at, unless it is hidden, and what is Parquet by a name that is none of a key.
+/// For what cannot be read, unless it is hidden, and for Parquet files whose names cannot be keys.
 pub(super) fn walk(root: &Path, may_enter: impl Fn(usize, &str) -> bool) -> io::Result<Walked> {
     let mut walked = Walked::default();
     let real = match root.canonicalize() {
@@ -53,7 +52,7 @@ pub(super) fn walk(root: &Path, may_enter: impl Fn(usize, &str) -> bool) -> io::
         }
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
-            // Removed meanwhile, or of no interest.
+            // Removed meanwhile, or irrelevant.
             Err(error) if is_absent(&error) || may_be_closed(root, &folder, &error) => continue,
             Err(error) => return Err(at(&folder, error)),
         };
@@ -76,7 +75,7 @@ pub(super) fn walk(root: &Path, may_enter: impl Fn(usize, &str) -> bool) -> io::
                 Ok(found) if found.is_file() => {
                     walked.files.extend(key_of(&path)?.map(|key| meta_of(&found, key)));
                 }
-                // To open a pipe is to wait for who writes to it.
+                // Opening a pipe waits for a writer.
                 Ok(_) => {}
                 Err(error) if may_be_closed(root, &path, &error) => {}
                 Err(error) if is_link && error.kind() != ErrorKind::PermissionDenied => {
@@ -90,7 +89,7 @@ pub(super) fn walk(root: &Path, may_enter: impl Fn(usize, &str) -> bool) -> io::
     Ok(walked)
 }
 
-/// Returns the key of a file; `None` for what no client reads: writers call what is not whole yet `name#1`.
+/// Returns the key of a file; `None` for names that no client reads: incomplete files are called `name#1`.
 fn key_of(path: &Path) -> io::Result<Option<path::Path>> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_unfinished = |suffix: &str| !suffix.is_empty() && suffix.bytes().all(|byte| byte.is_ascii_digit());
@@ -106,7 +105,7 @@ fn key_of(path: &Path) -> io::Result<Option<path::Path>> {
     }
 }
 
-/// Returns whether what `error` is about would not be read anyway.
+/// Returns whether the subject of `error` would not be read anyway.
 fn may_be_closed(root: &Path, path: &Path, error: &io::Error) -> bool {
     let relative = path.strip_prefix(root).unwrap_or(path);
     let is_lost = || relative.iter().any(|part| part == LOST);

@@ -1,4 +1,4 @@
-//! Small objects, read and written whole: saved selections and the like.
+//! Small objects that are read and written whole, such as saved selections.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ impl WholeObject {
     ///
     /// # Errors
     ///
-    /// [`Error::Uri`] for what does not name one object, [`Error::Setting`] for options that do not work.
+    /// [`Error::Uri`] if it does not name one object, [`Error::Setting`] for options that do not work.
     pub fn connect(uri: &str, storage_options: &BTreeMap<String, String>) -> Result<Self> {
         let location = Location::parse(uri)?;
         if location.is_folder || location.glob.is_some() || location.path.filename().is_none() {
@@ -48,7 +48,7 @@ impl WholeObject {
         answer.bytes().await.map_err(failed)
     }
 
-    /// Writes the object, whole or not at all; replaces what is there.
+    /// Writes the object atomically; replaces what is there.
     ///
     /// # Errors
     ///

@@ -1,9 +1,10 @@
-//! Has aggregates return what SQL promises, of groups and of windows.
+//! Makes aggregates return what SQL promises, for groups and for windows.
 //!
-//! The engine's sums of integers wrap around. Its extremes of floats in groups begin with finite numbers, and depend on
-//! where among the others a NaN comes. So sums are computed in a type that holds them all, and extremes of the integers that
-//! are ordered as the floats; a projection above turns both back. Other floats that come of rows, such as the mean of two
-//! infinities, become canonical there. Frames whose start moves have aggregates of our own; see [`sliding`](super::sliding).
+//! The engine's sums of integers wrap around. Its extremes of floats in groups start from finite numbers, and depend on
+//! where a NaN appears among the others. So sums are computed in a type that holds them all, and extremes on integers
+//! of the same order as the floats; a projection above converts both back. Other floats computed from rows, such as the
+//! mean of two infinities, are made canonical there. Frames with a moving start use aggregates of our own; see
+//! [`sliding`](super::sliding).
 
 use std::sync::Arc;
 
@@ -15,14 +16,14 @@ use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, LogicalPlan, W
 use super::sliding;
 use crate::selection::{floats, numbers};
 
-/// What a column of results is.
+/// The kind of a result column.
 #[derive(Debug)]
 enum Outcome {
-    /// What it should be.
+    /// Already correct.
     Exact,
-    /// Sums that should be of this type.
+    /// Sums that should have this type.
     Sums(DataType),
-    /// The order of floats.
+    /// Integers in the order of floats.
     Order,
     /// Floats that may not be canonical.
     Floats,
@@ -45,7 +46,7 @@ pub(super) fn exact_aggregates(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
         LogicalPlan::Aggregate(plan) => LogicalPlan::Aggregate(Aggregate::try_new(input, plan.group_expr, calls)?),
         _ => LogicalPlan::Window(Window::try_new(calls, input)?),
     };
-    // Keys of groups, or the columns of the rows, come first.
+    // Group keys, or the columns of the rows, come first.
     let num_others = schema.fields().len() - outcomes.len();
     let outcomes = std::iter::repeat_with(|| Outcome::Exact).take(num_others).chain(outcomes);
     let columns = outcomes.enumerate().map(|(place, outcome)| {
@@ -63,7 +64,7 @@ pub(super) fn exact_aggregates(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
     Ok(LogicalPlan::Projection(Projection::try_new(columns, Arc::new(inner))?))
 }
 
-/// Returns what is called in the place of an aggregate or a function of a window, and what comes of it.
+/// Returns the replacement for an aggregate or a window function, and the kind of its result.
 fn exact_call(mut call: Expr, schema: &DFSchema) -> PlanResult<(Expr, Outcome)> {
     let data_type = call.get_type(schema)?;
     let mut inner = &mut call;
@@ -101,7 +102,7 @@ fn exact_call(mut call: Expr, schema: &DFSchema) -> PlanResult<(Expr, Outcome)> 
     Ok((call, outcome))
 }
 
-/// Returns what computes an aggregate of this name and type over a frame whose start moves, if the engine must not.
+/// Returns our own aggregate of this name and type for a frame with a moving start, if the engine's must not be used.
 fn sliding_aggregate(name: &str, data_type: &DataType, is_distinct: bool) -> Option<AggregateUDF> {
     match (is_distinct, data_type) {
         (false, DataType::Float64) => sliding::of_floats(name),
@@ -112,13 +113,13 @@ fn sliding_aggregate(name: &str, data_type: &DataType, is_distinct: bool) -> Opt
     }
 }
 
-/// Returns a type that holds all sums of what is summed up in `data_type`, where that does not.
+/// Returns a type that holds all sums of values of `data_type`, if that does not.
 fn wider(data_type: &DataType) -> Option<DataType> {
     use DataType::{Decimal32, Decimal64, Decimal128, Decimal256, Int64, UInt64};
     match data_type {
         Int64 | UInt64 => Some(Decimal128(DECIMAL128_MAX_PRECISION, 0)),
         Decimal32(_, scale) | Decimal64(_, scale) => Some(Decimal128(DECIMAL128_MAX_PRECISION, *scale)),
-        // One of fewer digits has ten more than what is summed up.
+        // A type with fewer digits gets ten more than the summands.
         Decimal128(DECIMAL128_MAX_PRECISION, scale) => Some(Decimal256(DECIMAL256_MAX_PRECISION, *scale)),
         _ => None,
     }

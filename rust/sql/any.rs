@@ -1,9 +1,9 @@
 //! `x = ANY(list)`.
 //!
-//! The planner makes an `array_has` of it and asks for its type at once in a `SELECT` list, before it is known what the values
-//! are that stand there or were bound. So it is planned as a function that takes whatever comes, and has its
-//! [values compared one by one](crate::selection::literals) where these are known. Where they are not, it is NULL, as in `IN`, if
-//! the value is not in the list and a NULL is: `array_has` has false there.
+//! The planner makes an `array_has` of it and, in a `SELECT` list, asks for its type at once, before values are known
+//! or bound. So it is planned as a function that accepts anything, and its [values are compared one by
+//! one](crate::selection::literals) if they are known. If not, the result is NULL, as for `IN`, if the value is not in
+//! the list but a NULL is: `array_has` would return false.
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -18,7 +18,7 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-/// What the function is called, which nobody writes.
+/// The name of the function, which nobody writes.
 pub(super) const NAME: &str = "= ANY";
 
 /// Returns the function of a list and a value as which `= ANY` is planned.
@@ -26,13 +26,13 @@ pub(crate) fn function() -> Arc<ScalarUDF> {
     Arc::new(ScalarUDF::new_from_impl(Any { signature: Signature::any(2, Volatility::Immutable) }))
 }
 
-/// Returns the list and the value of a call of [`function`].
+/// Returns the list and the value in a call of [`function`].
 pub(crate) fn list_and_value(call: &ScalarFunction) -> Option<(&Expr, &Expr)> {
     let [list, value] = call.args.as_slice() else { return None };
     call.func.inner().downcast_ref::<Any>().map(|_| (list, value))
 }
 
-/// Returns whether a list of each row, whose values are not known, has a value.
+/// Returns whether each row's list, with unknown values, contains a value.
 pub(crate) fn is_member(list: &Expr, value: &Expr) -> Expr {
     static UNKNOWN: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| {
         Arc::new(ScalarUDF::new_from_impl(Unknown { signature: Signature::any(2, Volatility::Immutable) }))
@@ -51,7 +51,7 @@ impl ScalarUDFImpl for Any {
         NAME
     }
 
-    /// Names the column as which nobody named it.
+    /// Names the column if it has no alias.
     fn schema_name(&self, arguments: &[Expr]) -> PlanResult<String> {
         let names: Vec<String> = arguments.iter().map(|argument| argument.schema_name().to_string()).collect();
         Ok(format!("array_has({})", names.join(",")))
@@ -113,7 +113,7 @@ fn in_list<Offset: OffsetSizeTrait>(found: &ArrayRef, list: &ArrayRef) -> Option
     told(found, lists.values(), |row| offsets[row].as_usize()..offsets[row + 1].as_usize())
 }
 
-/// Puts NULL in the place of false where one of the values of a row is NULL; `None` where none is.
+/// Replaces false by NULL where one of a row's values is NULL; `None` if there is no such row.
 fn told(found: &ArrayRef, values: &ArrayRef, values_of: impl Fn(usize) -> Range<usize>) -> Option<ArrayRef> {
     let nulls = values.logical_nulls().filter(|nulls| nulls.null_count() > 0)?;
     let is_unknown = |row| values_of(row).any(|value| nulls.is_null(value));

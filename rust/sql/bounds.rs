@@ -1,7 +1,8 @@
 //! Refuses queries that would take more stack than threads have, or time that grows far faster than their text.
 //!
-//! The engine checks a subquery once for itself and once within every query around it, puts a common table in each place
-//! that names it, and has each column of a `CUBE` double its groupings. Below these bounds that takes a second or two.
+//! The engine checks a subquery once itself and once within every enclosing query, copies a common table to each place
+//! that names it, and doubles the groupings for each column of a `CUBE`. Within these bounds, that takes a second or
+//! two.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -14,26 +15,26 @@ use datafusion::sql::sqlparser::ast;
 
 use crate::selection::sql;
 
-/// Levels of operators of a plan.
+/// Maximum levels of operators in a plan.
 const MAX_PLAN_DEPTH: usize = 200;
 
-/// Operators of a plan.
+/// Maximum operators in a plan.
 const MAX_PLAN_NODES: usize = 20_000;
 
-/// Subqueries within each other, or queries with a `WITH`.
+/// Maximum nesting of subqueries, or of queries with a `WITH`.
 const MAX_NESTED: usize = 16;
 
-/// Columns of a `CUBE`.
+/// Maximum columns of a `CUBE`.
 const MAX_CUBE: usize = 16;
 
-/// Returns why a query is not planned.
+/// Returns why a query is refused.
 pub(super) fn of_text(query: &ast::Query) -> Option<String> {
     let is_large = num_tables(query, &HashMap::new()) > MAX_PLAN_NODES;
     is_large.then(too_large).or_else(|| ast::Visit::visit(query, &mut Nesting::default()).break_value())
 }
 
-/// Returns how many tables a query names, those of a common table in each place that names it. `around` are those of the
-/// common tables before it.
+/// Returns the number of tables that a query names, counting those of a common table in each place that names it.
+/// `around` has the counts for the preceding common tables.
 fn num_tables<'a>(query: &'a ast::Query, around: &HashMap<&'a str, usize>) -> usize {
     let mut common = around.clone();
     for table in query.with.iter().flat_map(|with| &with.cte_tables) {
@@ -59,7 +60,7 @@ fn too_large() -> String {
 
 #[derive(Default)]
 struct Nesting {
-    /// Queries around the next one that have a `WITH`.
+    /// Number of enclosing queries with a `WITH`.
     num_with: usize,
 }
 
@@ -133,7 +134,7 @@ impl Plan {
     }
 }
 
-/// Refuses plans with expressions that nest too deep.
+/// Refuses plans with expressions that nest too deeply.
 pub(super) fn check_expressions(plan: &LogicalPlan) -> PlanResult<()> {
     plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| match sql::nests_too_deep(expr) {

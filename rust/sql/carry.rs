@@ -1,10 +1,10 @@
 //! Carries the identity of the dataset's rows through a query.
 //!
-//! A plan is rewritten so that its result has one more column: the number of the dataset's row that each result row comes
-//! from, or its place where the dataset has an order of its own. Where a row's identity ends (an aggregate, a union), so
-//! does what can be streamed. Orders that SQL leaves open are closed by that number, so that a query means one thing: ties
-//! of `ORDER BY` and of window functions that go row by row, what `LIMIT` keeps of unordered rows, and which of several rows
-//! `DISTINCT ON` keeps; here, and where the engine [sorts](super::ties).
+//! A plan is rewritten so that its result has an additional column: the number of the dataset's row that each result
+//! row comes from, or its position if the dataset has its own order. Where a row's identity ends (an aggregate, a
+//! union), so does what can be streamed. Orders that SQL leaves open are completed by that number, so that a query has
+//! one meaning: ties of `ORDER BY` and of window functions that work row by row, the rows that `LIMIT` keeps of
+//! unordered ones, and the row that `DISTINCT ON` keeps; both here, and where the engine [sorts](super::ties).
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use datafusion::logical_expr::{
 
 use super::table::{DatasetTable, ROW};
 
-/// Window functions whose value depends on the order of rows that their `ORDER BY` leaves open, and not on a frame.
+/// Window functions whose value depends on the order of ties in their `ORDER BY`, and not on a frame.
 const NUMBERING: [&str; 4] = ["row_number", "ntile", "lag", "lead"];
 
 /// Functions whose value depends on the order of all rows of a frame.
@@ -31,7 +31,7 @@ const RANKING: [&str; 4] = ["rank", "dense_rank", "percent_rank", "cume_dist"];
 /// A plan whose result has the dataset's row numbers.
 pub(super) struct Carried {
     pub(super) plan: LogicalPlan,
-    /// Where they are.
+    /// The column with the row numbers.
     pub(super) row: Column,
 }
 
@@ -127,7 +127,7 @@ fn carry_through(plan: &LogicalPlan, why_not: &mut Option<String>) -> PlanResult
     Ok(Some(Carried { plan: plan.with_new_exprs(plan.expressions(), vec![input])?, row }))
 }
 
-/// Keeps the first row by `ORDER BY`, and among equals the first of the dataset.
+/// Keeps the first row by `ORDER BY`, and among ties the first of the dataset.
 fn carry_distinct(distinct: &DistinctOn, why_not: &mut Option<String>) -> PlanResult<Option<Carried>> {
     let Some(Carried { plan, row }) = carry(&distinct.input, why_not)? else { return Ok(None) };
     let DistinctOn { on_expr, select_expr, sort_expr, .. } = distinct;
@@ -140,7 +140,7 @@ fn carry_distinct(distinct: &DistinctOn, why_not: &mut Option<String>) -> PlanRe
     Ok(Some(Carried { plan: LogicalPlan::Distinct(Distinct::On(carried)), row }))
 }
 
-/// Returns whether the rows of a plan's result stand in an order that the query asks for.
+/// Returns whether the rows of a plan's result are in an order that the query specifies.
 pub(super) fn is_ordered(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Sort(_) => true,
@@ -148,14 +148,14 @@ pub(super) fn is_ordered(plan: &LogicalPlan) -> bool {
         LogicalPlan::Projection(projection) => is_ordered(&projection.input),
         LogicalPlan::Limit(limit) => is_ordered(&limit.input),
         LogicalPlan::SubqueryAlias(alias) => is_ordered(&alias.input),
-        // One that asks a subquery becomes a join, which is in no order.
+        // One with a subquery becomes a join, which is unordered.
         LogicalPlan::Filter(filter) => !asks_subquery(&filter.predicate) && is_ordered(&filter.input),
         _ => false,
     }
 }
 
-/// Returns whether the rows of a plan's result stand in the order of the dataset as they are read: the engine runs it in one
-/// partition, so that the first that are found are the first.
+/// Returns whether the rows of a plan's result are in dataset order as they are read: the engine runs it in one
+/// partition, so that the first ones found are the first.
 fn is_as_stored(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::TableScan(scan) => DatasetTable::of_source(&scan.source).is_some(),
@@ -180,8 +180,8 @@ fn by(row: &Column) -> SortExpr {
     Expr::Column(row.clone()).sort(true, false)
 }
 
-/// Returns whether the value of a window function depends on the order of rows that its `ORDER BY` leaves open, and on no
-/// peers: one more key closes that order and changes nothing else.
+/// Returns whether the value of a window function depends on the order of ties in its `ORDER BY`, but not on peers: one
+/// more key completes that order and changes nothing else.
 fn leaves_order_open(expr: &Expr) -> bool {
     match expr {
         Expr::Alias(alias) => leaves_order_open(&alias.expr),
@@ -195,7 +195,7 @@ fn leaves_order_open(expr: &Expr) -> bool {
     }
 }
 
-/// Orders the rows that a window function's `ORDER BY` leaves open as the dataset does.
+/// Breaks ties in a window function's `ORDER BY` by dataset order.
 fn close_order(expr: Expr, row: &Column) -> Expr {
     match expr {
         Expr::Alias(mut alias) => {
@@ -211,7 +211,7 @@ fn close_order(expr: Expr, row: &Column) -> Expr {
     }
 }
 
-/// Says what it is about a plan that ends the identity of rows.
+/// Returns the part of a plan that ends the identity of rows.
 fn end_of_rows(plan: &LogicalPlan) -> Option<&'static str> {
     Some(match plan {
         LogicalPlan::Aggregate(_) => "an aggregate or GROUP BY makes one row of several",
@@ -225,7 +225,7 @@ fn end_of_rows(plan: &LogicalPlan) -> Option<&'static str> {
     })
 }
 
-/// Returns whether a row of the dataset may come out of a plan several times.
+/// Returns whether a row of the dataset may occur several times in a plan's result.
 pub(super) fn may_repeat_rows(plan: &LogicalPlan) -> bool {
     use JoinType::{LeftAnti, LeftMark, LeftSemi, RightAnti, RightMark, RightSemi};
     let is_join = matches!(plan, LogicalPlan::Join(join)

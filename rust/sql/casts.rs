@@ -1,7 +1,8 @@
-//! The function behind `Dataset.cast`, where a cast could lose something: `cast_column(value, type, column, classes)`.
+//! The function behind `Dataset.cast` for casts that could lose something: `cast_column(value, type, column, classes)`.
 //!
-//! A value that has no equal in the type is an error that names the column; only floats may round. Where names of classes
-//! are given, a JSON list, text becomes the number of its class as in `ClassLabel.str2int`: names come before numbers.
+//! A value that the type cannot represent is an error that names the column; only floats may be rounded. If class names
+//! are given, as a JSON list, text becomes the number of its class as in `ClassLabel.str2int`: names take precedence
+//! over numbers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -21,7 +22,7 @@ use crate::cast;
 
 const NAME: &str = "cast_column";
 
-/// Stands for a class that is not known, as in `datasets`.
+/// Represents an unknown class, as in `datasets`.
 const UNKNOWN: i64 = -1;
 
 /// Returns the function.

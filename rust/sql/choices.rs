@@ -1,8 +1,10 @@
-//! Moments and times of day of which one is taken, or sought: by `CASE`, `coalesce`, `nullif`, `greatest` and `least`.
+//! Timestamps and times of day in functions that choose or compare values: `CASE`, `coalesce`, `nullif`, `greatest` and
+//! `least`.
 //!
-//! The engine gives all of them one type. Beside `TIMESTAMP '...'` that is one of nanoseconds, which end in the year 2262: a
-//! column with `'9999-12-31'` in it fails. So what is written takes the type of what stands beside it, where that holds it. And
-//! `CASE x WHEN y` becomes the `CASE WHEN x = y` that it is short for, whose comparisons are [typed here](super::moments).
+//! The engine gives all of them one type. With `TIMESTAMP '...'`, that is one of nanoseconds, which end in the year
+//! 2262: a column that contains `'9999-12-31'` fails. So literals take the type of what they are combined with, if it
+//! can hold them. And `CASE x WHEN y` becomes the `CASE WHEN x = y` that it is short for, whose comparisons are [typed
+//! here](super::moments).
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use super::moments::{literal_of, of_two, of_type};
 /// Functions that return, or compare, any of their arguments.
 const CHOICES: [&str; 5] = ["coalesce", "nvl", "nullif", "greatest", "least"];
 
-/// Returns a `CASE` whose comparisons and results are of types that hold them.
+/// Returns a `CASE` with its comparisons and results in types that hold them.
 pub(super) fn of_case(case: &Case, schema: &DFSchema) -> Option<Expr> {
     let searched = searched(case, schema);
     let is_new = searched.is_some();
@@ -30,7 +32,7 @@ pub(super) fn of_case(case: &Case, schema: &DFSchema) -> Option<Expr> {
     Some(Expr::Case(case))
 }
 
-/// Returns a call of one of [`CHOICES`] whose arguments are of a type that holds them.
+/// Returns a call of one of [`CHOICES`] with its arguments in a type that holds them.
 pub(super) fn of_call(call: &ScalarFunction, schema: &DFSchema) -> Option<Expr> {
     if !CHOICES.contains(&call.name()) {
         return None;
@@ -39,7 +41,7 @@ pub(super) fn of_call(call: &ScalarFunction, schema: &DFSchema) -> Option<Expr> 
     Some(Expr::ScalarFunction(ScalarFunction { func: Arc::clone(&call.func), args: alike }))
 }
 
-/// Returns the `CASE WHEN x = y` of a `CASE x WHEN y` about moments, days or times of day.
+/// Returns the `CASE WHEN x = y` for a `CASE x WHEN y` on timestamps, dates or times of day.
 fn searched(case: &Case, schema: &DFSchema) -> Option<Case> {
     use DataType::{Date32, Date64, Time32, Time64, Timestamp};
     let sought = case.expr.as_deref()?;
@@ -55,9 +57,9 @@ fn searched(case: &Case, schema: &DFSchema) -> Option<Case> {
     Some(Case::new(None, when_then, case.else_expr.clone()))
 }
 
-/// Gives literals the type of what stands beside them; `None` where that changes nothing.
+/// Gives literals the type of the other values; `None` if that changes nothing.
 fn alike(values: &[&Expr], schema: &DFSchema) -> Option<Vec<Expr>> {
-    // Most have none, and the types of the others cost time.
+    // Most have none, and computing the types of the others takes time.
     if !values.iter().any(|value| literal_of(value).is_some()) {
         return None;
     }
@@ -81,7 +83,7 @@ fn is_literal(value: &Expr) -> bool {
     matches!(value, Expr::Literal(..)) || literal_of(value).is_some()
 }
 
-/// Returns that one of two types of moments which counts in the finer unit; `None` for any other two.
+/// Returns the one of two timestamp types that has the finer unit; `None` for any other types.
 fn finer(left: DataType, right: DataType) -> Option<DataType> {
     if left == right {
         return Some(left);

@@ -1,7 +1,7 @@
-//! First rows of an order that do not fit in memory.
+//! `ORDER BY ... LIMIT` with more rows than fit in memory.
 //!
-//! For `ORDER BY ... LIMIT` the engine holds that many rows and does not spill. Where they would take a large part of the memory
-//! all rows are sorted, as without a limit: that spills.
+//! For `ORDER BY ... LIMIT` the engine holds that many rows and does not spill. If they would take a large part of the
+//! memory, all rows are sorted, as without a limit: that spills.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::limit::LocalLimitExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
-/// The part of the memory above which rows are not held.
+/// The fraction of the memory above which rows are not held.
 const PART_HELD: u64 = 2;
 
-/// Of each row beside its values: its key, where that is, and where the row is.
+/// Bytes per row in addition to its values: its key, the location of the key, and that of the row.
 const BYTES_BESIDE: u64 = 72;
 
-/// What a value is taken to need whose size its type does not say.
+/// The assumed size of a value if its type does not determine it.
 const BYTES_OF_VALUE: u64 = 64;
 
-/// Sorts all rows where the first ones would take too much of `memory_bytes`; rows come in batches of `batch_rows`.
+/// Sorts all rows if the first ones would take too much of `memory_bytes`; rows come in batches of `batch_rows`.
 pub(super) fn with_large_firsts_sorted(
     plan: Arc<dyn ExecutionPlan>,
     memory_bytes: u64,
@@ -41,8 +41,8 @@ pub(super) fn with_large_firsts_sorted(
     Ok(sorted.data)
 }
 
-/// Returns about what the engine holds of the first rows: batches with one of them, which are copied when they have as many
-/// others.
+/// Returns about what the engine holds for the first rows: batches with one of them, which are copied once they have
+/// that many others.
 fn bytes_of_firsts(sort: &SortExec, num_rows: u64, batch_rows: u64) -> u64 {
     let schema = sort.schema();
     let keys = sort.expr().iter().map(|key| key.expr.data_type(&schema).map_or(BYTES_OF_VALUE, |of| width(&of) + 1));

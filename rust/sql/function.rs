@@ -1,4 +1,4 @@
-//! Functions that a query brings along.
+//! User-defined functions of a query.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -11,14 +11,15 @@ use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, Sca
 
 use crate::error::Error;
 
-/// What a function does: arrays of its arguments, all of one length, to an array of that length; or why it fails.
+/// The body of a function: takes arrays of its arguments, all of one length, and returns an array of that length, or
+/// why it fails.
 pub type FunctionBody = dyn Fn(&[ArrayRef], usize) -> Result<ArrayRef, String> + Send + Sync;
 
-/// A function of the row: for equal arguments it returns equal values.
+/// A pure function of a row: equal arguments give equal values.
 #[derive(Clone)]
 pub struct Function {
     name: String,
-    /// What the planner makes of the name where it stands without quotes.
+    /// The name as normalized by the planner if it is not quoted.
     aliases: Vec<String>,
     signature: Signature,
     returns: DataType,
@@ -26,7 +27,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// Returns a function of columns of the types `arguments`.
+    /// Returns a function on columns of the types `arguments`.
     pub fn new(name: String, arguments: Vec<DataType>, returns: DataType, body: Arc<FunctionBody>) -> Self {
         let signature = match arguments.is_empty() {
             true => Signature::nullary(Volatility::Immutable),
@@ -36,7 +37,7 @@ impl Function {
         Self { name, aliases, signature, returns, body }
     }
 
-    /// Returns the name that queries call it by.
+    /// Returns the name by which queries call it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -70,7 +71,7 @@ impl ScalarUDFImpl for Function {
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> PlanResult<ColumnarValue> {
         let num_rows = arguments.number_rows;
         let arrays = ColumnarValue::values_to_arrays(&arguments.args)?;
-        // Constants are worth one row.
+        // If all arguments are constants, arrays have one row.
         let arrays = arrays.into_iter().map(|array| match array.len() == num_rows {
             true => Ok(array),
             false => ColumnarValue::Array(array).into_array(num_rows),

@@ -1,7 +1,7 @@
-//! Keys that an order names twice: `ORDER BY id, id`.
+//! Keys that an order repeats: `ORDER BY id, id`.
 //!
-//! The second one decides nothing. But `first_value`, which is what `DISTINCT ON` becomes, panics on it, and of
-//! `DISTINCT ON (id, id)` the engine loses count.
+//! The repetition has no effect. But `first_value`, which is what `DISTINCT ON` becomes, panics on it, and the engine
+//! miscounts `DISTINCT ON (id, id)`.
 
 use datafusion::common::Result as PlanResult;
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -11,7 +11,7 @@ use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, SortExpr};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-/// Takes repeated keys out of each `DISTINCT ON`.
+/// Removes repeated keys from each `DISTINCT ON`.
 pub(super) fn distinct_once(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
     let once = plan.transform_up_with_subqueries(|node| {
         let LogicalPlan::Distinct(Distinct::On(distinct)) = node else { return Ok(Transformed::no(node)) };
@@ -26,7 +26,7 @@ pub(super) fn distinct_once(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
     Ok(once.data)
 }
 
-/// Takes repeated keys out of the orders of aggregates, last of all, since other rules make keys equal: `id` and
+/// Removes repeated keys from the orders of aggregates, after all other rules, since these make keys equal: `id` and
 /// `CAST(id AS BIGINT)`.
 #[derive(Debug)]
 pub(super) struct OrderedOnce;
@@ -57,7 +57,7 @@ impl OptimizerRule for OrderedOnce {
     }
 }
 
-/// Keeps the first of several with the same key; returns whether there were any.
+/// Keeps the first of several items with the same key; returns whether there were any.
 fn keep_first<T>(items: &mut Vec<T>, key: impl Fn(&T) -> &Expr) -> bool {
     let num_items = items.len();
     let mut kept: Vec<T> = Vec::with_capacity(num_items);

@@ -1,8 +1,7 @@
-//! Names of classes in SQL: `label = 'cat'` on a `ClassLabel`, whose values are numbers.
+//! Class names in SQL: `label = 'cat'` on a `ClassLabel`, whose values are numbers.
 //!
-//! A name becomes the number of its class before types are checked, so that statistics decide it like any number. Text
-//! that is a number stays one, as in `ClassLabel.str2int`. Names that stand in other columns and tables become numbers row
-//! by row.
+//! A name becomes the number of its class before type checking, so that statistics decide it like any number. Text that
+//! is a number stays one, as in `ClassLabel.str2int`. Names in other columns and tables are converted row by row.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,25 +18,25 @@ use super::plan::digest_of_value;
 use crate::error::Error;
 use crate::features;
 
-/// How alike a name must be to one that is not there.
+/// Minimum similarity for suggesting a name.
 const NEAR_ENOUGH: f64 = 0.5;
 
-/// What became of the names in an expression.
+/// The class names in an expression.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// Which number each stands for: what the text of a query does not say.
+    /// The number of each name, which the text of a query does not reveal.
     pub(crate) numbers: BTreeSet<String>,
-    /// The first name that no class has.
+    /// The error for the first unknown name.
     pub(crate) refused: Option<Error>,
 }
 
 impl Names {
-    /// Returns what the text of a query leaves open, as a comment to it.
+    /// Returns what the text of a query leaves open, as a comment.
     pub(crate) fn comment(&self) -> String {
         self.numbers.iter().map(|number| format!("\n-- {number}")).collect()
     }
 
-    /// Puts numbers in the place of names that are compared with a `ClassLabel` of `schema`.
+    /// Replaces names that are compared with a `ClassLabel` of `schema` by their numbers.
     pub(crate) fn number(&mut self, expr: Expr, schema: &DFSchema) -> PlanResult<Transformed<Expr>> {
         expr.transform_up(|node| {
             let numbered = match node {
@@ -50,7 +49,7 @@ impl Names {
                     Transformed::yes(Expr::BinaryExpr(binary))
                 }
                 Expr::Between(between) => {
-                    // Refused, but for text that is a number.
+                    // Refused, unless the text is a number.
                     for bound in [&between.low, &between.high] {
                         self.compared(&between.expr, bound, Some(Operator::GtEq), schema);
                     }
@@ -82,7 +81,7 @@ impl Names {
         })
     }
 
-    /// Puts numbers in the place of the names that a subquery returns.
+    /// Replaces the names that a subquery returns by their numbers.
     fn listed(&mut self, mut inner: InSubquery, schema: &DFSchema) -> PlanResult<InSubquery> {
         let names = LogicalPlanBuilder::from(inner.subquery.subquery.as_ref().clone());
         let columns = names.schema().columns();
@@ -96,7 +95,7 @@ impl Names {
         Ok(inner)
     }
 
-    /// Returns the number of the class `name` of `column`, if that is what they are, or the expression that finds it for
+    /// Returns the number of the class `name` of `column`, if that is what they are, or an expression that finds it for
     /// each row; `op` is `None` for equality.
     fn compared(&mut self, column: &Expr, name: &Expr, op: Option<Operator>, schema: &DFSchema) -> Option<Expr> {
         use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
@@ -124,7 +123,7 @@ impl Names {
         }
     }
 
-    /// Returns the number of the class that `name`, text of another column, names in each row.
+    /// Returns the number of the class that `name`, a text column, names in each row.
     fn compared_by_row(
         &mut self,
         column: &Column,
@@ -149,7 +148,7 @@ impl Names {
     }
 }
 
-/// Returns the error about a name that no class of `column` has.
+/// Returns the error for a name that is not a class of `column`.
 pub(super) fn unknown_class(column: &str, name: &str, classes: Vec<String>, is_order: bool) -> Error {
     let lower = name.to_lowercase();
     let likeness = |class: &String| normalized_levenshtein(&lower, &class.to_lowercase());

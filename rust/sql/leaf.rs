@@ -1,4 +1,4 @@
-//! A node of a plan that has no input: it reads a dataset.
+//! A plan node without inputs that reads a dataset.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,25 +25,25 @@ pub(super) trait Leaf: fmt::Debug + Send + Sync + 'static {
 
     fn dataset(&self) -> &Dataset;
 
-    /// The columns that it gives.
+    /// The columns that it produces.
     fn schema(&self) -> &SchemaRef;
 
-    /// What a plan says of it after its columns and filters.
+    /// What a printed plan shows after its columns and filters.
     fn note(&self) -> String;
 
     fn statistics(&self) -> Statistics {
         Statistics::new_unknown(self.schema())
     }
 
-    /// Returns the batches; nothing is read before the first is asked for.
+    /// Returns the batches; nothing is read before the first is requested.
     ///
     /// # Errors
     ///
-    /// A context that is not that of a query it can be part of.
+    /// For a context that does not belong to a query it can be part of.
     fn batches(&self, context: &TaskContext) -> PlanResult<BoxStream<'static, PlanResult<RecordBatch>>>;
 }
 
-/// A [`Leaf`] as DataFusion has it.
+/// A [`Leaf`] as a DataFusion plan node.
 #[derive(Debug)]
 pub(super) struct Scan<L> {
     leaf: L,

@@ -1,8 +1,8 @@
 //! `x IN (SELECT ...)` where it matters whether it is false or NULL.
 //!
-//! It is NULL where `x` is, or where `x` is not among the values and one of these is NULL. The engine knows that of a
-//! condition that is nothing but `x NOT IN (SELECT ...)`. Within others it joins, and has false for NULL, so that
-//! `x NOT IN (SELECT ...) OR y` kept rows that it must not keep. There a `CASE` says what the join does not.
+//! It is NULL if `x` is, or if `x` is not among the values and one of these is NULL. The engine respects that only for
+//! a condition that consists of `x NOT IN (SELECT ...)`. Inside others it uses a join, which has false for NULL, so
+//! that `x NOT IN (SELECT ...) OR y` would keep too many rows. There, a `CASE` adds what the join omits.
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Result as PlanResult, ScalarValue};
@@ -12,7 +12,7 @@ use datafusion::logical_expr::{
     BinaryExpr, Expr, Filter, LogicalPlan, LogicalPlanBuilder, Operator, lit, scalar_subquery, when,
 };
 
-/// Tells NULL from false in the conditions of a plan.
+/// Distinguishes NULL from false in the conditions of a plan.
 pub(super) fn with_unknown_members(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
     let told = plan.transform_up_with_subqueries(|node| {
         let LogicalPlan::Filter(filter) = node else { return Ok(Transformed::no(node)) };
@@ -24,7 +24,8 @@ pub(super) fn with_unknown_members(plan: LogicalPlan) -> PlanResult<LogicalPlan>
     Ok(told.data)
 }
 
-/// Rewrites a condition whose rows are kept where it is true; `is_whole` says whether it is one of those that must all hold.
+/// Rewrites a condition whose rows are kept if it is true; `is_whole` says whether it is one of the top-level
+/// conjuncts.
 fn told(condition: Expr, is_whole: bool) -> PlanResult<Transformed<Expr>> {
     match condition {
         Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::And | Operator::Or), right }) => {
@@ -50,7 +51,7 @@ fn told(condition: Expr, is_whole: bool) -> PlanResult<Transformed<Expr>> {
 fn three_valued(inner: InSubquery) -> PlanResult<Expr> {
     let values = LogicalPlanBuilder::from(inner.subquery.subquery.as_ref().clone());
     let columns = values.schema().columns();
-    // Others are refused where types are checked.
+    // Others are refused by the type check.
     let [value] = columns.as_slice() else { return Ok(Expr::InSubquery(inner)) };
     let value = Expr::Column(value.clone());
     let InSubquery { expr, subquery, negated } = inner;

@@ -1,8 +1,8 @@
 //! Whole queries over a dataset: joins, orders, limits, windows, computed columns.
 //!
-//! A query whose result has at most one row for each row of the dataset is a dataset itself, that is streamed, shuffled
-//! and resumed like any other; all others return batches. DataFusion plans and runs them; tables that are datasets are
-//! read by our own scanner.
+//! A query whose result has at most one row for each row of the dataset is a dataset itself, which is streamed,
+//! shuffled and resumed like any other; all others return batches. DataFusion plans and runs them; tables that are
+//! datasets are read by our own scanner.
 //!
 //! ```text
 //!  text ── plan ──► carry (row numbers) ──► trace ──► columns read from the row     computed as rows are read
@@ -10,11 +10,10 @@
 //! ```
 //!
 //! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`], [`casts`] and
-//! [`function`] are functions, [`any`] is `= ANY`, [`parameters`] what stands for a value.
-//! [`aggregates`] are made exact, [`labels`] are names of classes, [`moments`] and [`choices`] far or fine dates and times,
-//! [`keys`] and [`windows`] orders that the engine refuses, [`firsts`] first rows that do not fit in memory.
-//! [`bounds`] are what is too deep or too large to be planned.
-//! [`provider`] is a dataset as a table of somebody else's DataFusion.
+//! [`function`] are functions, [`any`] is `= ANY`, [`parameters`] are placeholders. [`aggregates`] are made exact,
+//! [`labels`] are class names, [`moments`] and [`choices`] handle distant or precise dates and times, [`keys`] and
+//! [`windows`] orders that the engine refuses, [`firsts`] first rows that do not fit in memory. [`bounds`] refuses what
+//! is too deep or too large to be planned. [`provider`] is a dataset as a table of an external DataFusion.
 
 mod aggregates;
 pub(crate) mod any;
@@ -72,16 +71,16 @@ use crate::outputs::{Computed, Origin};
 use crate::query::{Answer, Dataset};
 use crate::selection::{Filter, sql};
 
-/// A query as it is written, with all that it names.
+/// A query as written, with everything that it names.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
     /// One `SELECT`.
     pub text: String,
     /// Values of `$name`.
     pub parameters: BTreeMap<String, ScalarValue>,
-    /// Tables beside `dataset`.
+    /// Tables other than `dataset`.
     pub tables: BTreeMap<String, Table>,
-    /// Functions beside the engine's.
+    /// User-defined functions.
     pub functions: Vec<Arc<Function>>,
 }
 
@@ -95,7 +94,7 @@ pub enum Table {
 }
 
 impl Request {
-    /// Returns the query as text that is the same for the same query alone: with its values, and what its tables hold.
+    /// Returns text that identifies the query, including its values and the contents of its tables.
     pub(crate) fn identity(&self) -> String {
         let mut text = self.text.clone() + &comment_of(&self.parameters);
         for (name, table) in &self.tables {
@@ -105,7 +104,7 @@ impl Request {
     }
 }
 
-/// Returns the values of parameters as comments to the text in which they stand.
+/// Returns the values of parameters as comments to the query's text.
 pub(crate) fn comment_of(parameters: &BTreeMap<String, ScalarValue>) -> String {
     parameters.iter().map(|(name, value)| format!("\n-- ${name} = {}", plan::digest_of_value(value))).collect()
 }
@@ -122,7 +121,8 @@ impl Table {
     }
 }
 
-/// A query that is answered before the dataset is read: its rows are some of another dataset's, perhaps in another order.
+/// A query that is answered before the dataset is read: its rows are some of another dataset's, possibly in another
+/// order.
 #[derive(Debug)]
 pub(crate) struct Query {
     identity: String,
@@ -134,7 +134,7 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// Returns the text that tells this query from others.
+    /// Returns the text that identifies this query.
     pub(crate) fn identity(&self) -> &str {
         &self.identity
     }
@@ -153,14 +153,16 @@ impl Query {
 }
 
 impl Dataset {
-    /// Returns the rows that a query keeps of this dataset, which it calls `dataset`, with the columns that it selects.
+    /// Returns the rows that a query keeps of this dataset, named `dataset` in it, with the columns it selects.
     ///
-    /// The result has at most one row for each row of the dataset. Planned now; rows, orders and values of other tables
-    /// are found once, when first needed; columns that are functions of the row are computed as rows are read.
+    /// The result has at most one row for each row of the dataset. The query is planned now; rows, orders and values of
+    /// other tables are found once, when first needed; columns that depend on the row alone are computed as rows are
+    /// read.
     ///
     /// # Errors
     ///
-    /// [`Error::Sql`], [`Error::UnknownColumn`]; [`Error::ManyRows`] for a query that returns other rows, such as groups.
+    /// [`Error::Sql`], [`Error::UnknownColumn`]; [`Error::ManyRows`] for a query that returns other rows, such as
+    /// groups.
     pub fn sql(&self, request: &Request) -> Result<Self> {
         let planned = plan::plan(self, request)?;
         let made = sql::with_large_stack(&request.text, || {
@@ -171,14 +173,14 @@ impl Dataset {
         Ok(if request.functions.is_empty() { made } else { made.with_functions() })
     }
 
-    /// Runs any `SELECT` over this dataset, which it calls `dataset`, within `memory_limit` bytes, and returns its rows.
+    /// Runs any `SELECT` over this dataset, named `dataset` in it, within `memory_limit` bytes, and returns its rows.
     ///
     /// # Errors
     ///
     /// [`Error::Sql`], [`Error::UnknownColumn`].
     pub fn query_rows(&self, request: &Request, memory_limit: u64) -> Result<Rows> {
         let planned = plan::plan(self, request)?;
-        // Rows of the dataset are read page by page, once it is known which.
+        // Rows of the dataset are read page by page, once they are known.
         let made = sql::with_large_stack(&request.text, || {
             if may_repeat_rows(&planned.plan) || plan::refuse_changing(&planned.plan, &request.text).is_err() {
                 return Ok(Err("other rows".to_owned()));
@@ -192,7 +194,7 @@ impl Dataset {
         })
     }
 
-    /// Keeps the rows of a dataset that is itself a query's for which `filter` is true.
+    /// Keeps the rows of a dataset made by a query for which `filter` is true.
     pub(crate) fn filter_query(&self, filter: &str, parameters: BTreeMap<String, ScalarValue>) -> Result<Self> {
         let parsed = sql::parse(filter, self.schema(), &parameters)?;
         let request = Request { text: filter.to_owned(), parameters, ..Request::default() };
@@ -227,8 +229,10 @@ impl Dataset {
             origins.push(origin);
         }
         if let Some(field) = fields.iter().find(|field| field.name().contains('\0')) {
-            let reason =
-                format!("no column can be named {:?}: Arrow's interface ends at the NUL character", field.name());
+            let reason = format!(
+                "no column can be named {:?}: Arrow's C interface would cut it off at the NUL character",
+                field.name()
+            );
             return Err(Error::Sql { sql: sql::shortened(&request.text), reason });
         }
         if let Some(name) = repeated(&fields) {
@@ -254,19 +258,19 @@ impl Dataset {
         Ok(Ok(self.with_columns(origins, schema).with_query(query, self)))
     }
 
-    /// Returns where a column comes from that is a function of the row.
+    /// Returns the origin of a column that depends on the row alone.
     fn origin_of(&self, expr: Expr, text: &str) -> Result<Origin> {
         if let Expr::Column(column) = &expr
             && let Ok(index) = self.snapshot().schema.index_of(&column.name)
         {
             return Ok(Origin::Stored(index));
         }
-        // Some functions, `coalesce` among them, are run only in their simpler form.
+        // Some functions, `coalesce` among them, only run in their simplified form.
         let expr = plan::simple(expr, self.snapshot());
         Ok(Origin::Computed(Arc::new(Computed::try_new(expr, self.snapshot(), text)?)))
     }
 
-    /// Returns the field of a column: a stored one keeps what its file says of it, and one that was computed before the
+    /// Returns the field of a column: a stored one keeps its metadata from the file, and a previously computed one the
     /// feature that `told`, the schema of this dataset, has for it.
     fn field_of(&self, planned: &FieldRef, origin: &Origin, told: &Schema) -> FieldRef {
         match origin {
@@ -276,7 +280,7 @@ impl Dataset {
             }
             Origin::Computed(computed) => {
                 let field = planned.as_ref().clone().with_data_type(computed.data_type().clone());
-                // A cast hands on what its column carries, too.
+                // A cast passes on what its column carries, too.
                 let is_column = |origin: &Origin, field: &Field| match origin {
                     Origin::Computed(column) => {
                         features::carried(field) == features::carried(planned) && column.expr() == computed.expr()
@@ -291,7 +295,8 @@ impl Dataset {
         }
     }
 
-    /// Returns the filters of a plan that does nothing else to the rows; `None` if it does, or if this dataset is a query's.
+    /// Returns the filters of a plan that does nothing else to the rows; `None` if it does, or if this dataset was made
+    /// by a query.
     fn filters_of(&self, plan: &LogicalPlan, request: &Request, identity: &str) -> Result<Option<Vec<Filter>>> {
         let failed = |error| Error::Sql { sql: sql::shortened(&request.text), reason: sql::reason(&error) };
         let (mut plan, mut found) = (plan, Vec::new());
@@ -327,7 +332,7 @@ impl Dataset {
     }
 }
 
-/// Returns the value of a parameter, the only one of `array`.
+/// Returns the value of a parameter, the only one in `array`.
 ///
 /// # Errors
 ///
@@ -339,7 +344,7 @@ pub fn scalar(array: &ArrayRef) -> Result<ScalarValue, String> {
     ScalarValue::try_from_array(array, 0).map_err(|error| sql::reason(&error))
 }
 
-/// Returns a name that two fields have.
+/// Returns a name that two fields share.
 fn repeated(fields: &[FieldRef]) -> Option<&str> {
     let mut names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
     names.sort_unstable();

@@ -1,12 +1,13 @@
-//! Moments that a column of timestamps or times of day cannot hold, compared with it: `'9999-12-31'`, or a fraction of its unit.
+//! Comparisons with points in time that a column of timestamps or times of day cannot represent: `'9999-12-31'`, or a
+//! fraction of its unit.
 //!
-//! DataFusion compares text, dates and timestamps of different units as nanoseconds of 64 bits, which end in the year 2262,
-//! though `'9999-12-31'` for "no end" and `'0001-01-01'` for "no beginning" are common. And where it takes the column's unit
-//! instead, it cuts off what that does not count: a column of milliseconds would be equal to a moment of microseconds. So such
-//! a literal becomes the last moment of the column's unit that is not after it, before types are checked, and the comparison
-//! one that has the same answer. A column of nanoseconds is compared as microseconds with what is so far away.
-//! Times of day are all near, but those of one unit are not compared with those of another: `TIME '12:30:00'` takes the column's.
-//! Dates are compared with moments as days: a day is before a moment unless it begins after it.
+//! DataFusion compares text, dates and timestamps of different units as 64-bit nanoseconds, which end in the year 2262,
+//! although `'9999-12-31'` for "no end" and `'0001-01-01'` for "no beginning" are common. And if it uses the column's
+//! unit instead, it truncates: a column of milliseconds could equal a timestamp in microseconds. So before type
+//! checking, such a literal is replaced by the last value in the column's unit that is not after it, and the comparison
+//! by one with the same result. A column of nanoseconds is compared with distant values as microseconds. Times of day
+//! have no such range problem, but the engine does not compare different units: `TIME '12:30:00'` takes the column's.
+//! Dates are compared with timestamps as days: a day is before a timestamp unless it begins after it.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use super::choices::{of_call, of_case};
 use crate::selection::literals::{negated_if, of_between};
 use crate::selection::sql::balance;
 
-/// Has moments that a column cannot hold compared as what it can.
+/// Rewrites comparisons with values that a column cannot represent to ones it can.
 pub(crate) fn compared_in_their_unit(expr: Expr, schema: &DFSchema) -> PlanResult<Transformed<Expr>> {
     expr.transform_up(|node| {
         let replaced = match &node {
@@ -35,7 +36,7 @@ pub(crate) fn compared_in_their_unit(expr: Expr, schema: &DFSchema) -> PlanResul
     })
 }
 
-/// Returns what says the same as a comparison, where the engine has none of the two types, or none for all their values.
+/// Returns the equivalent of a comparison for which the engine does not support the two types, or not all their values.
 pub(super) fn of_two(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Option<Expr> {
     compared(left, op, right, schema)
         .or_else(|| op.swap().and_then(|swapped| compared(right, swapped, left, schema)))
@@ -48,7 +49,7 @@ fn of_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
     let (mut as_written, mut replaced) = (Vec::new(), Vec::new());
     for item in list {
         match compared(expr, Operator::Eq, item, schema) {
-            // One that no row is equal to says as much as a thousand.
+            // One value that no row equals is as good as a thousand.
             Some(is_equal) if is_never(&is_equal) && replaced.iter().any(is_never) => {}
             Some(is_equal) => replaced.push(is_equal),
             None => as_written.push(item.clone()),
@@ -59,10 +60,10 @@ fn of_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
     Some(negated_if(*negated, among.map_or(replaced.clone(), |among| among.or(replaced))))
 }
 
-/// Returns what says the same as a comparison of a column with a literal that is no moment of it.
+/// Returns the equivalent of a comparison of a column with a literal that it cannot represent.
 fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> Option<Expr> {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
-    // Most are none, and the types of what they are compared with cost time.
+    // Most are none, and computing the types of the other operands takes time.
     literal_of(literal)?;
     let of_column = column.get_type(schema).ok()?;
     let unit = unit_of(&of_column)?;
@@ -77,7 +78,7 @@ fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> O
     let data_type = before.data_type();
     let (before, column) = (lit(before), column.clone());
     let column = if data_type == of_column { column } else { cast(column, data_type) };
-    // It is between `before` and the moment after that.
+    // It is between `before` and the next value.
     let is_equal = || column.clone().lt(before.clone()).and(column.clone().gt(before.clone()));
     Some(match op {
         Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom if is_exact => {
@@ -93,7 +94,7 @@ fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> O
     })
 }
 
-/// Compares what is no literal: days with moments, or times of day of two units.
+/// Compares non-literals: dates with timestamps, or times of day in two units.
 fn of_columns(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Option<Expr> {
     use DataType::{Date32, Date64, Time32, Time64, Timestamp};
     if !is_comparison(op) || literal_of(left).is_some() || literal_of(right).is_some() {
@@ -114,11 +115,11 @@ fn of_columns(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Opt
     }
 }
 
-/// Compares the beginning of a day with a moment: in UTC, where a zone is told, as the engine does.
+/// Compares the beginning of a day with a timestamp: in UTC if there is a zone, as the engine does.
 fn of_day(day: &Expr, op: Operator, moment: &Expr, unit: TimeUnit) -> Option<Expr> {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     if day.column_refs().is_empty() {
-        // The statistics of a column of moments decide what the engine makes of a day that is written.
+        // Statistics of a timestamp column can decide what the engine makes of a date literal.
         return None;
     }
     let moment = cast(moment.clone(), DataType::Timestamp(unit, None));
@@ -126,7 +127,7 @@ fn of_day(day: &Expr, op: Operator, moment: &Expr, unit: TimeUnit) -> Option<Exp
     let its_day = cast(moment.clone(), DataType::Date32);
     let midnight = lit(ScalarValue::Time64Nanosecond(Some(0)));
     let begins_it = cast(moment.clone(), DataType::Time64(TimeUnit::Nanosecond)).eq(midnight);
-    // False, or NULL where one of them is.
+    // False, or NULL if one of them is NULL.
     let never = day.clone().lt(its_day.clone()).and(day.clone().gt(its_day.clone()));
     let is_equal = day.clone().eq(its_day.clone()).and(begins_it.clone().or(never));
     let is_after = day.clone().gt(its_day.clone());
@@ -152,7 +153,7 @@ fn is_comparison(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// What a column counts; the coarser, the less.
+/// The unit of a column, from coarse to fine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Unit {
     Day,
@@ -171,16 +172,16 @@ impl Unit {
     }
 }
 
-/// What a literal says, as exactly as can be told.
+/// The exact value of a literal.
 struct Moment {
     count: i64,
     counted_in: TimeUnit,
     of: Clock,
-    /// Not comparable with the column as it is written.
+    /// Whether it cannot be compared with the column as written.
     is_foreign: bool,
 }
 
-/// What a number of units counts from.
+/// The origin of a count of units.
 enum Clock {
     /// 1970, in a zone.
     Epoch(Option<Arc<str>>),
@@ -188,7 +189,7 @@ enum Clock {
 }
 
 impl Clock {
-    /// Returns a moment, or a day.
+    /// Returns a timestamp, or a date.
     fn at(&self, count: i64, unit: Unit) -> Option<ScalarValue> {
         use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
         Some(match (self, unit) {
@@ -209,7 +210,7 @@ impl Moment {
     fn of(literal: &Expr, of_column: &DataType) -> Option<Self> {
         let (zone, is_day) = match of_column {
             DataType::Timestamp(_, zone) => (zone.clone(), false),
-            // Text and dates are compared with dates as such.
+            // Text and dates are compared with dates directly.
             DataType::Date32 | DataType::Date64 if is_moment(literal) => (None, true),
             DataType::Time32(_) | DataType::Time64(_) => {
                 let value = time_of(literal)?;
@@ -230,15 +231,15 @@ impl Moment {
             Some(count) => (count, TimeUnit::Nanosecond, false),
             None => (counted(TimeUnit::Microsecond)?, TimeUnit::Microsecond, true),
         };
-        // An instant is the same one in every zone.
+        // An instant is the same in every zone.
         let is_of_another_zone = own.is_some() && zone.is_some() && own != zone;
         let of = Clock::Epoch(if is_of_another_zone { zone } else { own });
         Some(Self { count, counted_in, of, is_foreign: is_far || is_day || is_instant || is_of_another_zone })
     }
 }
 
-/// Returns a date, a moment or a time of day that is written as a value of `data_type`, the type of a moment or a time of day,
-/// if that holds it exactly.
+/// Returns a literal date, timestamp or time of day as a value of `data_type`, a timestamp or time-of-day type, if that
+/// can represent it exactly.
 pub(super) fn of_type(literal: &Expr, data_type: &DataType) -> Option<ScalarValue> {
     let (written, to) = literal_of(literal)?;
     if is_text(to.unwrap_or(&written.data_type())) {
@@ -253,7 +254,7 @@ pub(super) fn of_type(literal: &Expr, data_type: &DataType) -> Option<ScalarValu
     let value = of.at(count.div_euclid(parts), Unit::Of(unit))?;
     match value.data_type() {
         held if held == *data_type => Some(value),
-        // What a clock shows in the zone.
+        // The local time in the zone.
         DataType::Timestamp(_, None) => value.cast_to(data_type).ok(),
         _ => None,
     }
@@ -269,8 +270,8 @@ pub(super) fn literal_of(expr: &Expr) -> Option<(&ScalarValue, Option<&DataType>
     (!value.is_null()).then_some((value, to))
 }
 
-/// Returns the value of text, a date or a moment as it is written in SQL, or bound to a parameter, and its zone: that of what it
-/// is compared with, unless it is a moment.
+/// Returns the value of text, a date or a timestamp that is a literal or bound to a parameter, and its zone: that of
+/// the other operand, unless it is a timestamp.
 fn timestamp_of(literal: &Expr, zone: Option<Arc<str>>) -> Option<(ScalarValue, Option<Arc<str>>)> {
     let (value, to) = literal_of(literal)?;
     match (value.data_type(), to) {
@@ -283,8 +284,9 @@ fn timestamp_of(literal: &Expr, zone: Option<Arc<str>>) -> Option<(ScalarValue, 
     }
 }
 
-/// Returns whether a literal is `TIMESTAMP '2024-01-01 00:00:00Z'`, or has another distance from UTC written out. It is an instant
-/// where it is compared with instants; the engine takes what clocks show in UTC for what they show in the column's zone.
+/// Returns whether a literal is `TIMESTAMP '2024-01-01 00:00:00Z'`, or has another explicit UTC offset. It is an
+/// instant if it is compared with instants; the engine would take its UTC clock time as local time in the column's
+/// zone.
 fn is_of_its_own_zone(literal: &Expr) -> bool {
     let Some((value, Some(DataType::Timestamp(_, None)))) = literal_of(literal) else { return false };
     let read_in = |zone: &str| value.cast_to(&DataType::Timestamp(TimeUnit::Microsecond, Some(zone.into()))).ok();
@@ -292,7 +294,7 @@ fn is_of_its_own_zone(literal: &Expr) -> bool {
     is_text(&value.data_type()) && instants[0].is_some() && instants[0] == instants[1]
 }
 
-/// Returns the value of text or a time of day as it is written in SQL, or bound to a parameter.
+/// Returns the value of text or a time of day that is a literal or bound to a parameter.
 fn time_of(literal: &Expr) -> Option<ScalarValue> {
     let (value, to) = literal_of(literal)?;
     match (value.data_type(), to) {

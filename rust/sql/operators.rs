@@ -1,10 +1,10 @@
-//! What the engine types as it plans it, before literals are replaced: comparisons of times of day, `= ANY`, and the type of an
-//! instant.
+//! Expressions that the engine types while planning, before literals are replaced: comparisons of times of day, `=
+//! ANY`, and the type of an instant.
 //!
-//! It compares no time of day with one of another unit, and `TIME '12:30:00'` is of nanoseconds. In `WHERE` that is found
-//! after planning; within `NOT`, in a `SELECT` list, in `GROUP BY` and in a join the type is asked for at once.
-//! And `TIMESTAMPTZ` has no zone where a session has none: then an instant would be what a clock in UTC shows, and beside a
-//! column of another zone what one shows there.
+//! It does not compare times of day in different units, and `TIME '12:30:00'` is in nanoseconds. In `WHERE` that is
+//! noticed after planning; within `NOT`, in a `SELECT` list, in `GROUP BY` and in a join the type is required at once.
+//! And `TIMESTAMPTZ` has no zone if a session has none: then an instant would be UTC clock time, and next to a column
+//! in another zone, that zone's clock time.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -19,14 +19,14 @@ use datafusion::sql::sqlparser::ast::{self, BinaryOperator};
 use super::parameters::value_of;
 use super::{any, moments};
 
-/// Operators that the planner would not ask [`Operators`] about.
+/// Operators for which the planner would not ask [`Operators`].
 const DISTINCT: &str = "IS DISTINCT FROM";
 const NOT_DISTINCT: &str = "IS NOT DISTINCT FROM";
 
 /// The zone of `TIMESTAMPTZ`.
 const UTC: &str = "+00:00";
 
-/// Has [`Operators`] plan what it would not be asked about, and [`any`] what the planner types too early.
+/// Makes [`Operators`] plan what it would not be asked about, and [`any`] what the planner types too early.
 pub(crate) fn planned_here(node: &mut impl ast::VisitMut) {
     let _: ControlFlow<()> = ast::visit_expressions_mut(node, |expr| {
         match expr {
@@ -72,7 +72,7 @@ fn call(name: &str, arguments: Vec<ast::Expr>) -> ast::Function {
     }
 }
 
-/// Compares times of day in a unit that both sides have.
+/// Compares times of day in a common unit.
 #[derive(Debug)]
 pub(crate) struct Operators;
 
@@ -81,7 +81,7 @@ impl ExprPlanner for Operators {
         let Some(op) = comparison(&raw.op) else { return Ok(PlannerResult::Original(raw)) };
         let compared = || {
             let (left, right) = (bound(&raw.left), bound(&raw.right));
-            // A literal, which is mostly on the right, needs no search among the columns.
+            // A literal, usually on the right, needs no search among the columns.
             let are_times = is_time(&right, schema) && is_time(&left, schema);
             if are_times { moments::of_two(&left, op, &right, schema) } else { None }
         };
@@ -115,7 +115,7 @@ impl TypePlanner for Types {
     }
 }
 
-/// Puts the value of a parameter in its place.
+/// Replaces a parameter by its value.
 fn bound(side: &Expr) -> Cow<'_, Expr> {
     match value_of(side) {
         Some(value) => Cow::Owned(Expr::Literal(value.clone(), None)),

@@ -1,7 +1,8 @@
-//! Parameters of a query: what the planner sees of `$name`, and the value in its place.
+//! Parameters of a query: what the planner sees for `$name`, and the value that replaces it.
 //!
-//! The planner asks for the type of every operand, and knows none of a placeholder that has a name. So each is planned as a
-//! function of nothing, which has the type of the value and is called as it is written: so are columns that are made of it.
+//! The planner asks for the type of every operand, and does not know that of a named placeholder. So each is planned as
+//! a function without arguments that has the type of the value and the name of the placeholder, which also names
+//! columns made from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -18,10 +19,10 @@ use datafusion::sql::sqlparser::ast;
 
 use crate::selection::sql;
 
-/// A placeholder that has a value.
+/// A placeholder with a value.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Parameter {
-    /// With its `$`.
+    /// Including its `$`.
     written: String,
     value: ScalarValue,
     signature: Signature,
@@ -49,7 +50,7 @@ impl ScalarUDFImpl for Parameter {
     }
 }
 
-/// Returns what [`bind`] has the planner call.
+/// Returns the functions that [`bind`] makes the planner call.
 pub(super) fn functions(parameters: &BTreeMap<String, ScalarValue>) -> impl Iterator<Item = Arc<ScalarUDF>> {
     parameters.iter().map(|(name, value)| {
         let signature = Signature::nullary(Volatility::Immutable);
@@ -57,7 +58,7 @@ pub(super) fn functions(parameters: &BTreeMap<String, ScalarValue>) -> impl Iter
     })
 }
 
-/// Puts calls of [`functions`] in the place of `$name`; all must be used.
+/// Replaces `$name` by calls of [`functions`]; all must be used.
 ///
 /// # Errors
 ///
@@ -105,7 +106,7 @@ pub(super) fn value_of(expr: &Expr) -> Option<&ScalarValue> {
     call.func.inner().downcast_ref::<Parameter>().map(|parameter| &parameter.value)
 }
 
-/// Puts values in the place of the calls.
+/// Replaces the calls by values.
 pub(super) fn values_for(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
     let bound = plan.transform_down_with_subqueries(|node| {
         let names = NamePreserver::new(&node);

@@ -1,7 +1,7 @@
-//! Plans one `SELECT` over tables that are named, and nothing else.
+//! Plans one `SELECT` over the given tables, and nothing else.
 //!
-//! Everything happens on a thread with a large stack. Numbers and floats mean what they do in filters: what overflows is
-//! an error, and there is one NaN and one zero.
+//! Everything happens on a thread with a large stack. Numbers and floats have the same semantics as in filters:
+//! overflow is an error, and there is one NaN and one zero.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -42,15 +42,15 @@ use crate::query::Dataset;
 use crate::selection::passed_over::{passed_over, replaced, unreplaced};
 use crate::selection::{floats, lists, literals, numbers, parser, sql};
 
-/// What a query calls the dataset that it is about.
+/// The name by which a query refers to its dataset.
 const SUBJECT: &str = "dataset";
 
-/// A query that is planned, and what runs it.
+/// A planned query, and the session that runs it.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) plan: LogicalPlan,
     pub(super) state: SessionState,
-    /// The numbers of classes that it names, as comments.
+    /// The numbers of the classes that it names, as comments.
     pub(super) classes: String,
 }
 
@@ -102,7 +102,7 @@ pub(super) fn plan_filter(dataset: &Dataset, request: &Request, filter: sql::Par
     })
 }
 
-/// Puts numbers in the place of the names of classes, and moments and numbers of a column in the place of others.
+/// Replaces class names by their numbers, and other literals by timestamps and numbers of their column's type.
 fn replace_literals(plan: LogicalPlan, names: &mut Names) -> PlanResult<LogicalPlan> {
     let replaced = plan.transform_up_with_subqueries(|node| {
         let mut schema = DFSchema::empty();
@@ -148,8 +148,8 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
     Ok(Planned { plan: told_apart(exact.data)?, state, classes })
 }
 
-/// Has each projection differ from the one below it: of two with the same text, as of `SELECT y + 1 AS y FROM (SELECT y + 1 AS y
-/// FROM ...)`, the engine's `optimize_projections` leaves one out.
+/// Makes each projection differ from the one below it: if two have the same text, as in `SELECT y + 1 AS y FROM (SELECT
+/// y + 1 AS y FROM ...)`, the engine's `optimize_projections` drops one.
 fn told_apart(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
     let told = plan.transform_up_with_subqueries(|node| {
         let LogicalPlan::Projection(outer) = &node else { return Ok(Transformed::no(node)) };
@@ -171,7 +171,7 @@ fn told_apart(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
     Ok(told.data)
 }
 
-/// Returns the next projection below that nothing but filters, orders and limits may be moved away from.
+/// Returns the next projection below, if only filters, orders and limits are in between.
 fn projection_below(mut plan: &LogicalPlan) -> Option<&Projection> {
     loop {
         plan = match plan {
@@ -224,7 +224,7 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
     }
     let known = sql::session();
     for function in &request.functions {
-        // Without quotes a call says no more of a name than this.
+        // Unquoted names are case-insensitive, so only this much is known.
         let name = function.name().to_ascii_lowercase();
         if known.scalar_functions().contains_key(&name)
             || known.aggregate_functions().contains_key(&name)
@@ -235,8 +235,7 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
         }
         let mut others = request.functions.iter().filter(|other| other.name() != function.name());
         if let Some(other) = others.find(|other| is_named(other, &name)) {
-            let reason =
-                format!("SQL does not tell `{}` from `{}`; choose another name", function.name(), other.name());
+            let reason = format!("SQL cannot tell `{}` from `{}`; choose another name", function.name(), other.name());
             return Err(refused("functions", reason));
         }
         state.register_udf(function.to_udf()).map_err(|error| failed("functions", error))?;
@@ -244,7 +243,7 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
     Ok(state)
 }
 
-/// Returns whether a call by `name` may be one of `function`: names of functions are the same in upper and lower case.
+/// Returns whether a call by `name` may be one of `function`: function names are case-insensitive.
 fn is_named(function: &Function, name: &str) -> bool {
     function.name().eq_ignore_ascii_case(name)
 }
@@ -254,7 +253,7 @@ fn parse(request: &Request) -> Result<Statement> {
     let text = &request.text;
     let refused = |reason: &str| Error::Sql { sql: sql::shortened(text), reason: reason.to_owned() };
     let statement = parser::statement(text).map_err(|error| refused(&sql::reason(&error)))?;
-    const ONLY: &str = "only SELECT is run: nothing here writes, creates or sets";
+    const ONLY: &str = "only SELECT is supported: nothing can be written, created or set";
     let Statement::Statement(inner) = &statement else { return Err(refused(ONLY)) };
     let ast::Statement::Query(query) = inner.as_ref() else { return Err(refused(ONLY)) };
     let mut writes = false;
@@ -279,7 +278,7 @@ fn parse(request: &Request) -> Result<Statement> {
     if is_long.is_break() { Err(sql::too_deep(text)) } else { Ok(statement) }
 }
 
-/// Refuses tables that nobody named, files among them.
+/// Refuses tables that were not given, including files.
 fn check_tables(state: &SessionState, statement: &Statement, request: &Request) -> Result<()> {
     let references = state
         .resolve_table_references(statement)
@@ -298,7 +297,7 @@ fn check_tables(state: &SessionState, statement: &Statement, request: &Request) 
     }
 }
 
-/// Refuses what is not a function of the data: a selection must be one thing.
+/// Refuses what is not a function of the data: a selection must be well-defined.
 pub(super) fn refuse_changing(plan: &LogicalPlan, text: &str) -> Result<()> {
     let mut changing = None;
     let walked = plan.apply_with_subqueries(|node| {
@@ -317,8 +316,8 @@ pub(super) fn refuse_changing(plan: &LogicalPlan, text: &str) -> Result<()> {
     walked.map_err(|error| Error::Sql { sql: sql::shortened(text), reason: sql::reason(&error) })?;
     let Some(name) = changing else { return Ok(()) };
     let reason = format!(
-        "`{name}()` depends on more than the data (the clock or chance), so the rows would not be one thing; pass its value \
-         as a parameter, or sample by `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`"
+        "`{name}()` depends on more than the data (the clock or chance), so the rows would not be reproducible; pass \
+         its value as a parameter, or sample by `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`"
     );
     Err(Error::Sql { sql: sql::shortened(text), reason })
 }
@@ -342,15 +341,15 @@ fn explain(text: &str, dataset: &Dataset, request: &Request, error: &DataFusionE
     Error::Sql { sql: sql::shortened(text), reason: sql::reason(error) }
 }
 
-/// Returns a text of one line that differs for different values.
+/// Returns a line of text that differs for different values.
 pub(super) fn digest_of_value(value: &ScalarValue) -> String {
     const SHOWN: usize = 64;
     let data_type = value.data_type();
     let text = match value.try_as_str() {
-        // Its quotes and ends of lines are escaped.
+        // Its quotes and line breaks are escaped.
         Some(Some(text)) => format!("{data_type}({text:?})"),
         _ if data_type.is_primitive() || data_type.is_null() || data_type == DataType::Boolean => format!("{value:?}"),
-        // Lists and bytes are shown in part, and alike.
+        // Lists and bytes are displayed truncated, and could look alike.
         _ => digest_of_array(value),
     };
     if text.len() <= SHOWN { text } else { hex(&Sha256::digest(text)) }
@@ -362,11 +361,11 @@ fn digest_of_array(value: &ScalarValue) -> String {
         let field = Field::new("value", array.data_type().clone(), true);
         RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![array])
     });
-    // Nothing that comes as a parameter cannot be an array.
+    // Every parameter value can be an array.
     batch.map_or_else(|_| format!("{value:?}"), |batch| digest_of_batches(&batch.schema(), &[batch]))
 }
 
-/// Returns a digest of a table in memory.
+/// Returns a digest of an in-memory table.
 pub(super) fn digest_of_batches(schema: &SchemaRef, batches: &[RecordBatch]) -> String {
     struct Hashing(Sha256);
     impl std::io::Write for Hashing {
@@ -382,7 +381,7 @@ pub(super) fn digest_of_batches(schema: &SchemaRef, batches: &[RecordBatch]) -> 
     let mut hashing = Hashing(Sha256::new());
     let written = arrow_ipc::writer::StreamWriter::try_new(&mut hashing, schema)
         .and_then(|mut writer| batches.iter().try_for_each(|batch| writer.write(batch)).and_then(|()| writer.finish()));
-    // A type that cannot be written tells tables apart by their size alone.
+    // Tables of a type that cannot be serialized are distinguished only by size.
     let suffix = written.err().map(|_| batches.iter().map(RecordBatch::num_rows).sum::<usize>().to_string());
     hex(&hashing.0.finalize()) + &suffix.unwrap_or_default()
 }

@@ -1,7 +1,7 @@
-//! A dataset as a table of another engine: DataFusion in another library, or in a program that uses this crate.
+//! A dataset as a table for another engine: DataFusion in another library, or in a program that uses this crate.
 //!
-//! The engine plans, and asks for columns, rows and how many of them; reading is ours, on threads of our own, so it matters
-//! neither which runtime nor which library polls. A stream that is dropped ends what it has begun.
+//! The engine plans, and requests columns, rows and how many of them; reading happens on our own threads, so it does
+//! not matter which runtime or library polls. Dropping a stream ends its work.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -37,10 +37,10 @@ use crate::query::Dataset;
 use crate::selection::{Filter, floats, sql};
 use crate::stream::OF_ANOTHER_PROCESS;
 
-/// Batches that wait for the engine.
+/// Number of batches that wait for the engine.
 const READY_BATCHES: usize = 2;
 
-/// Version of DataFusion that [`Dataset::table_provider`] is of.
+/// The DataFusion version of [`Dataset::table_provider`].
 pub const DATAFUSION_VERSION: &str = datafusion::DATAFUSION_VERSION;
 
 /// A dataset as a table that any session may read.
@@ -51,10 +51,10 @@ struct SharedTable {
 }
 
 impl Dataset {
-    /// Returns the dataset as a table of DataFusion, of the version of [`DATAFUSION_VERSION`].
+    /// Returns the dataset as a DataFusion table, for DataFusion [`DATAFUSION_VERSION`].
     ///
-    /// Its rows come in the dataset's order, read as far as a query needs them: columns, limits and filters on the row's own
-    /// columns are pushed down, and the number of rows is exact where it is known. A filter of the dataset itself is
+    /// Its rows come in dataset order, read as far as a query needs them: columns, limits and filters on the row's own
+    /// columns are pushed down, and the number of rows is exact if it is known. Filters of the dataset itself are
     /// evaluated when the table is first read, if that has not been done.
     pub fn table_provider(&self) -> Arc<dyn TableProvider> {
         Arc::new(SharedTable { dataset: self.clone(), table: DatasetTable::new(self, false) })
@@ -62,7 +62,7 @@ impl Dataset {
 }
 
 impl SharedTable {
-    /// Returns filters of the engine as the dataset's; `None` where the engine is to evaluate one itself.
+    /// Returns the engine's filters as the dataset's; `None` for one that the engine has to evaluate itself.
     fn filters(&self, exprs: &[&Expr]) -> Vec<Option<Filter>> {
         let made = || Ok(exprs.iter().map(|expr| self.filter(expr)).collect());
         // The engine's threads have ordinary stacks.
@@ -84,7 +84,7 @@ impl SharedTable {
     }
 }
 
-/// Returns whether an expression is made of what filters of our own are made of.
+/// Returns whether an expression only has constructs that our own filters have.
 fn is_plain(expr: &Expr) -> bool {
     let is_foreign = expr.exists(|node| {
         Ok(matches!(
@@ -148,7 +148,7 @@ impl TableProvider for SharedTable {
     }
 }
 
-/// Returns what is known of the rows of `dataset`, of which the first `limit` are read.
+/// Returns what is known about the rows of `dataset`, of which the first `limit` are read.
 fn statistics(dataset: &Dataset, limit: Option<usize>) -> Statistics {
     let narrow = |num_rows: u64| usize::try_from(num_rows).unwrap_or(usize::MAX).min(limit.unwrap_or(usize::MAX));
     let num_rows = match dataset.known_answer() {
@@ -186,16 +186,16 @@ impl Leaf for Shared {
 
     fn batches(&self, _: &TaskContext) -> PlanResult<BoxStream<'static, PlanResult<RecordBatch>>> {
         let (dataset, limit) = (self.dataset.clone(), self.limit);
-        // Nothing begins before the first batch is asked for: the engine may read another table first.
+        // Nothing starts before the first batch is requested: the engine may read another table first.
         let batches = stream::once(async move { Reading::start(dataset, limit) }).try_flatten();
         Ok(batches.map_err(|error| DataFusionError::External(Box::new(Told(error)))).boxed())
     }
 }
 
-/// The batches of one scan, as our own threads bring them.
+/// The batches of one scan, produced by our own threads.
 struct Reading(OfProcess<Running>);
 
-/// What brings the batches.
+/// What produces the batches.
 struct Running {
     batches: Receiver<Result<RecordBatch>>,
     task: JoinHandle<()>,
@@ -220,7 +220,7 @@ impl Reading {
                 Ok(Err(error)) => error,
                 Err(panic) => Error::internal(panic.as_ref()),
             };
-            // Nobody wants it where nobody reads any more.
+            // If the reader is gone, nobody needs the error.
             drop(sender.send(Err(failed)).await);
         });
         Ok(Self(OfProcess::new(Running { batches, task, _io: io })))
@@ -238,9 +238,9 @@ impl Stream for Reading {
     }
 }
 
-/// Hands over the batches of a scan until nobody wants more.
+/// Delivers the batches of a scan until no more are wanted.
 async fn deliver(dataset: Dataset, limit: Option<usize>, sender: &Sender<Result<RecordBatch>>) -> Result<()> {
-    // As much as scans of a query of our own may hold.
+    // As much as scans of our own queries may hold.
     let scanning = Scanning::new(config::QUERY_MEMORY_BYTES / 2, &Arc::default(), &Arc::default());
     let limit = limit.map(|limit| u64::try_from(limit).unwrap_or(u64::MAX));
     let mut batches = scan::open(dataset, None, Arc::new(scanning), false, limit).await?;
@@ -252,12 +252,12 @@ async fn deliver(dataset: Dataset, limit: Option<usize>, sender: &Sender<Result<
     Ok(())
 }
 
-/// Runs a call of another library, where a panic would end the process.
+/// Runs a call into another library, in which a panic would end the process.
 fn caught<T>(work: impl FnOnce() -> PlanResult<T>) -> PlanResult<T> {
     panics::caught(work).unwrap_or_else(|reason| Err(DataFusionError::Internal(reason)))
 }
 
-/// An error that says what its causes are: nothing but its text crosses to another library.
+/// An error with the text of its causes: only text crosses to another library.
 #[derive(Debug)]
 struct Told(Error);
 

@@ -1,7 +1,7 @@
 //! Runs a plan: collects the rows of a dataset that a query keeps, or streams the rows that it returns.
 //!
-//! Everything runs on a runtime of its own that ends with the query, within a memory limit; sorts that do not fit spill to
-//! temporary files.
+//! Everything runs on a separate runtime that ends with the query, within a memory limit; sorts that do not fit spill
+//! to temporary files.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -39,34 +39,34 @@ use crate::query::{Answer, Dataset};
 use crate::selection::{Report, sql};
 use crate::stream::OF_ANOTHER_PROCESS;
 
-/// The parts of the memory: one for what the engine holds, one for what scans read.
+/// The memory has two parts: one for what the engine holds, one for what scans read.
 const HALVES: u64 = 2;
 
-/// The part of the memory that sorts keep free, all together, to merge what they have spilled.
+/// The fraction of the memory that all sorts together reserve for merging what they have spilled.
 const MERGES_IN_MEMORY: u64 = 4;
 
-/// Memory for each row of a batch within the engine: merging what was spilled holds a batch of every run.
+/// Memory per row of a batch within the engine: merging spilled data holds a batch of every run.
 const MEMORY_PER_BATCH_ROW: u64 = 8 << 10;
 
-/// The least rows of such a batch: fewer cost more time than they save memory.
+/// Minimum rows of such a batch: fewer cost more time than they save memory.
 const LEAST_BATCH_ROWS: u64 = 256;
 
-/// Batches that wait for the consumer.
+/// Number of batches that wait for the consumer.
 const READY_BATCHES: usize = 2;
 
 /// An error of any library.
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a query returns.
+/// The result of a query.
 #[derive(Debug)]
 pub enum Rows {
-    /// Rows of the dataset: read them as a dataset.
+    /// Rows of the dataset, to be read as a dataset.
     Dataset(Box<Dataset>),
-    /// Others.
+    /// Other rows.
     Stream(QueryStream),
 }
 
-/// A query that runs, and its limits.
+/// A running query, and its limits.
 pub(super) struct Running {
     state: SessionState,
     text: String,
@@ -110,8 +110,8 @@ impl Running {
         })
     }
 
-    /// Returns what `plan` runs in. Each of its sorts has a part of what is kept free for merging, and all of them leave as
-    /// much for what they hold.
+    /// Returns the context in which `plan` runs. Each of its sorts gets a share of the memory reserved for merging, and
+    /// together they leave as much for what they hold.
     fn context(&self, plan: &Arc<dyn ExecutionPlan>) -> Arc<TaskContext> {
         let reserved = self.memory_limit / MERGES_IN_MEMORY / num_sorts(plan).max(1);
         let reserved = usize::try_from(reserved).unwrap_or(usize::MAX);
@@ -119,7 +119,7 @@ impl Running {
         Arc::new(TaskContext::from(&self.state).with_session_config(config))
     }
 
-    /// Returns our error for one of the engine's.
+    /// Converts one of the engine's errors to ours.
     fn failed(&self, error: DataFusionError) -> Error {
         let error = match ours(error) {
             Ok(error) => return of_whole(error, self.memory_limit),
@@ -137,7 +137,7 @@ impl Running {
         }
     }
 
-    /// Collects the rows of `dataset` that `plan` returns: their numbers, and values that are kept with them.
+    /// Collects the rows of `dataset` that `plan` returns: their numbers, and the values that are kept with them.
     pub(super) async fn answer(&self, plan: &LogicalPlan, dataset: &Dataset, is_ordered: bool) -> Result<Answer> {
         let start = Instant::now();
         let physical = self.physical(plan)?;
@@ -166,7 +166,7 @@ impl Running {
                 rows.extend_from_slice(numbers.values());
                 found.push(values);
                 if rows.len() as u64 > num_rows {
-                    // One is there twice.
+                    // One occurs twice.
                     break;
                 }
             }
@@ -175,7 +175,7 @@ impl Running {
         let collected = Aborting(collecting).await?.map_err(|error| self.failed(error))?;
         let Some((rows, found)) = collected else {
             let reason =
-                "a joined table has rows that are no rows of `dataset`; use INNER JOIN, or `dataset LEFT JOIN`";
+                "a joined table has rows that are not rows of `dataset`; use INNER JOIN, or `dataset LEFT JOIN`";
             return Err(Error::ManyRows { sql: sql::shortened(&self.text), reason: reason.into() });
         };
         let attached_schema = Arc::new(Schema::new(schema.fields().iter().skip(1).cloned().collect::<Vec<_>>()));
@@ -208,8 +208,8 @@ impl Running {
         Ok(answer)
     }
 
-    /// Returns the numbers of rows that were identified by a scan, what comes with them, and whether they have an order:
-    /// that of the query, or else that of the dataset.
+    /// Returns the numbers of rows identified by a scan, the values that come with them, and whether they are ordered,
+    /// by the query or by the dataset.
     fn in_order(
         &self,
         rows: Vec<u64>,
@@ -232,8 +232,8 @@ impl Running {
     }
 }
 
-/// Returns how many sorts of a plan may hold rows at the same time: one for each partition that is sorted on its own. One
-/// that keeps the first rows alone needs nothing for merging.
+/// Returns how many sorts of a plan may hold rows at the same time: one for each partition that is sorted separately. A
+/// sort that only keeps the first rows needs no memory for merging.
 fn num_sorts(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     let of_inputs: u64 = plan.children().into_iter().map(num_sorts).sum();
     let of_itself = match plan.downcast_ref::<SortExec>() {
@@ -243,7 +243,8 @@ fn num_sorts(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     of_inputs + of_itself
 }
 
-/// Returns the error of a scan, which has one of the [`HALVES`], as one of the whole limit, which is what can be raised.
+/// Converts the error of a scan, which has one of the [`HALVES`], to refer to the whole limit, which is what can be
+/// raised.
 fn of_whole(error: Error, limit_bytes: u64) -> Error {
     match error {
         Error::MemoryLimit { url, row_group, needed_bytes, hint, .. } => {
@@ -258,7 +259,7 @@ fn of_whole(error: Error, limit_bytes: u64) -> Error {
     }
 }
 
-/// Returns a number that is there twice.
+/// Returns a number that occurs twice.
 fn twice(rows: &[u64]) -> Option<u64> {
     if rows.is_sorted_by(|a, b| a < b) {
         return None;
@@ -274,7 +275,7 @@ fn without_numbers(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     RecordBatch::try_new_with_options(Arc::new(schema), batch.columns()[1..].to_vec(), &options)
 }
 
-/// Returns whether reading or writing a file failed: the engine has no files but its temporary ones.
+/// Returns whether reading or writing a file failed: the engine only has temporary ones.
 fn is_of_system(error: &DataFusionError) -> bool {
     match error {
         DataFusionError::IoError(_) => true,
@@ -283,7 +284,7 @@ fn is_of_system(error: &DataFusionError) -> bool {
     }
 }
 
-/// Finds an error of ours that came through the engine.
+/// Extracts one of our errors that passed through the engine.
 fn ours(error: DataFusionError) -> Result<Error, DataFusionError> {
     match error {
         DataFusionError::External(inner) => ours_within(inner).map_err(DataFusionError::External),
@@ -308,7 +309,7 @@ fn ours(error: DataFusionError) -> Result<Error, DataFusionError> {
     }
 }
 
-/// Finds an error of ours in one of any library.
+/// Extracts one of our errors from one of any library.
 fn ours_within(error: AnyError) -> Result<Error, AnyError> {
     match error.downcast::<Error>() {
         Ok(ours) => Ok(*ours),
@@ -316,7 +317,7 @@ fn ours_within(error: AnyError) -> Result<Error, AnyError> {
     }
 }
 
-/// Returns a copy of an error of ours about memory that parts of a query share while they run.
+/// Returns a copy of our memory error that parts of a query share while they run.
 fn copy_of_ours(shared: &DataFusionError) -> Option<Error> {
     let mut causes = std::iter::successors(Some(shared as &dyn std::error::Error), |error| error.source());
     match causes.find_map(|error| error.downcast_ref::<Error>())? {
@@ -333,7 +334,7 @@ fn copy_of_ours(shared: &DataFusionError) -> Option<Error> {
     }
 }
 
-/// A task that ends when nobody waits for it any more.
+/// A task that is aborted when dropped.
 struct Aborting<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Future for Aborting<T> {
@@ -351,13 +352,13 @@ impl<T> Drop for Aborting<T> {
     }
 }
 
-/// The batches that a query returns, as they come.
+/// The batches that a query returns, as they arrive.
 pub struct QueryStream {
     schema: SchemaRef,
     running: OfProcess<Receiving>,
 }
 
-/// What brings the batches.
+/// What produces the batches.
 struct Receiving {
     batches: Option<Receiver<Result<RecordBatch>>>,
     task: tokio::task::JoinHandle<()>,
@@ -368,7 +369,7 @@ struct Receiving {
 impl Drop for Receiving {
     fn drop(&mut self) {
         self.task.abort();
-        // A task that waits to hand a batch over is set free.
+        // Unblocks a task that is waiting to deliver a batch.
         self.batches.take();
     }
 }
@@ -403,11 +404,11 @@ impl QueryStream {
         &self.schema
     }
 
-    /// Returns the next batch; the inner `None` at the end, the outer one where there is none yet after `timeout`.
+    /// Returns the next batch; the inner `None` at the end, the outer one if there is none yet after `timeout`.
     ///
     /// # Errors
     ///
-    /// What the query failed for.
+    /// The reason the query failed.
     pub fn poll(&mut self, timeout: Duration) -> Result<Option<Option<RecordBatch>>> {
         let Some(running) = self.running.get() else { return Err(Error::Closed { reason: OF_ANOTHER_PROCESS }) };
         let Some(batches) = &running.batches else { return Ok(Some(None)) };
@@ -419,7 +420,7 @@ impl QueryStream {
     }
 }
 
-/// Returns the same columns under `schema`, whose metadata are others.
+/// Returns the same columns with `schema`, which has other metadata.
 fn of_schema(schema: &SchemaRef, batch: &RecordBatch) -> Result<RecordBatch> {
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options)
@@ -440,7 +441,7 @@ impl Iterator for QueryStream {
     }
 }
 
-/// Hands over the batches of a query until the consumer wants no more.
+/// Delivers the batches of a query until the consumer wants no more.
 async fn deliver(
     mut batches: SendableRecordBatchStream,
     sender: &SyncSender<Result<RecordBatch>>,
@@ -450,7 +451,7 @@ async fn deliver(
         let batch = match batch {
             Ok(batch) => batch,
             Err(error) => {
-                // The sides of a join share an error; it is ours alone once they are gone.
+                // The sides of a join share an error; it is ours alone once they are dropped.
                 drop(batches);
                 return Err(running.failed(error));
             }
@@ -462,7 +463,7 @@ async fn deliver(
     Ok(())
 }
 
-/// Waits for the consumer to take a batch; `false` if there is none any more.
+/// Waits until the consumer takes a batch; returns `false` if the consumer is gone.
 async fn hand_over(sender: &SyncSender<Result<RecordBatch>>, batch: Result<RecordBatch>) -> bool {
     let sender = sender.clone();
     tokio::task::spawn_blocking(move || sender.send(batch).is_ok()).await.unwrap_or(false)

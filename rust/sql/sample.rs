@@ -1,7 +1,7 @@
-//! `TABLESAMPLE`: rows chosen by a seed, the same ones whoever asks and whatever else a query does.
+//! `TABLESAMPLE`: rows chosen by a seed, independent of anything else in the query.
 //!
-//! A row is in a Bernoulli sample by its own number, drawn from the seed and the row's number in the dataset; a sample of
-//! a number of rows takes those with the smallest numbers.
+//! A Bernoulli sample decides each row by its own random number, drawn from the seed and the row's number in the
+//! dataset; a sample of a given size takes the rows with the smallest random numbers.
 
 use std::sync::Arc;
 
@@ -22,20 +22,20 @@ pub(super) struct Sample {
     pub(super) size: Size,
 }
 
-/// How many rows.
+/// The size of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Size {
-    /// Each with this probability.
+    /// Each row with this probability.
     Part(f64),
-    /// This many of those that are kept, or all.
+    /// This many of the kept rows, or all.
     Rows(u64),
 }
 
 impl Sample {
-    /// Returns the number of a row: uniform over all of `u64`.
+    /// Returns the random number of a row: uniform over all of `u64`.
     ///
     /// Two rounds of the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
-    /// 2014), the seed between them.
+    /// 2014), with the seed in between.
     pub(super) fn draw(self, row: u64) -> u64 {
         fn mixed(mut z: u64) -> u64 {
             z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -46,7 +46,7 @@ impl Sample {
         mixed(mixed(row.wrapping_add(GOLDEN)) ^ mixed(self.seed.wrapping_add(GOLDEN.rotate_left(32))))
     }
 
-    /// Returns the rows of the sample, of those in `rows`, which ascend.
+    /// Returns the sampled rows of `rows`, which are ascending.
     pub(super) fn of(self, rows: impl Iterator<Item = u64>) -> Vec<u64> {
         match self.size {
             Size::Part(part) => {
@@ -68,7 +68,7 @@ impl Sample {
     }
 }
 
-/// Returns the number below which a part of all numbers lies; `None` if that is all of them.
+/// Returns the bound below which a given fraction of all numbers is; `None` for all of them.
 #[expect(clippy::cast_possible_truncation, reason = "a probability has 53 bits")]
 fn bound_of(part: f64) -> Option<u64> {
     (part < 1.0).then_some((part * 2_f64.powi(64)) as u64)
@@ -123,7 +123,7 @@ fn understand(asked: &TableSample) -> PlanResult<Sample> {
     };
     let seed = asked.seed.as_ref().filter(|seed| matches!(seed.modifier, TableSampleSeedModifier::Repeatable));
     let Some(seed) = seed.and_then(|seed| number(&seed.value.value)?.parse::<u64>().ok()) else {
-        return plan_err!("TABLESAMPLE needs REPEATABLE (seed), a number from 0 on, to be the same rows each time");
+        return plan_err!("TABLESAMPLE needs REPEATABLE (seed), a number of 0 or more, to be the same rows each time");
     };
     let text = match &quantity.value {
         Expr::Value(value) => number(&value.value),
@@ -148,7 +148,7 @@ fn number(value: &Value) -> Option<&str> {
 }
 
 impl Sample {
-    /// Says what is sampled, for a plan that is printed.
+    /// Describes the sample for a printed plan.
     pub(super) fn describe(sample: Option<Self>) -> Arc<str> {
         match sample.map(|sample| sample.size) {
             None => "".into(),

@@ -1,4 +1,4 @@
-//! Reads a dataset for a query: the selection first, then the kept rows' columns, in the dataset's order.
+//! Reads a dataset for a query: the selection first, then the kept rows' columns, in dataset order.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +18,7 @@ use crate::reader::{EpochReader, OrderSettings};
 use crate::selection::floats;
 use crate::stream::{BatchStream, StreamOptions};
 
-/// Rows whose identities are handed on at once where nothing else is.
+/// Rows per batch if only their identities are needed.
 const IDENTITIES_PER_BATCH: usize = 65_536;
 
 /// What the scans of one query share.
@@ -28,7 +28,7 @@ pub(super) struct Scanning {
     pub(super) num_threads: usize,
     pub(super) metrics: Arc<Metrics>,
     pub(super) progress: Arc<Progress>,
-    /// The numbers of the rows of a dataset that has an order of its own, in that order.
+    /// For a dataset with its own order: the numbers of its rows, in that order.
     pub(super) ordered: Mutex<Vec<u64>>,
 }
 
@@ -43,7 +43,7 @@ impl Scanning {
         }
     }
 
-    /// Returns what tells rows of a dataset apart and orders them: their numbers, or where these are among those in
+    /// Returns what identifies and orders the rows of a dataset: their numbers, or their positions in
     /// [`Self::ordered`].
     fn identities(&self, answer: &Answer, snapshot: &Snapshot) -> Box<dyn Iterator<Item = u64> + Send> {
         let numbers = answer.row_numbers(snapshot);
@@ -60,11 +60,11 @@ impl Scanning {
 /// Some rows of a scan.
 pub(super) struct Scanned {
     pub(super) batch: RecordBatch,
-    /// Their identities, if they are asked for.
+    /// Their identities, if requested.
     pub(super) rows: Option<UInt64Array>,
 }
 
-/// Evaluates the selection of `dataset`, as far as its first `limit` rows take, and begins to read them.
+/// Evaluates the selection of `dataset`, as far as its first `limit` rows require, and starts to read them.
 pub(super) async fn open(
     dataset: Dataset,
     sample: Option<Sample>,
@@ -139,7 +139,7 @@ fn batches(
     .into_stream()
 }
 
-/// Gives out rows of which nothing is read.
+/// Delivers rows of which nothing is read.
 fn identities_alone(
     num_rows: u64,
     mut identities: Option<Box<dyn Iterator<Item = u64> + Send>>,

@@ -1,9 +1,9 @@
-//! Sums, means and spreads over frames whose start moves.
+//! Sums, means and deviations over frames with a moving start.
 //!
-//! The engine subtracts what leaves a frame from what it has added. That rounds twice, and a NaN or an infinity, once in,
-//! never leaves. Here a frame is a queue of two stacks (Tangwongsan et al., "General incremental sliding-window
-//! aggregation", VLDB 2015): of the rows that leave next each knows what it and those behind it make, so nothing is ever
-//! taken back, and each row costs two additions. Of `DISTINCT` integers, which are exact, what leaves is subtracted.
+//! The engine subtracts what leaves a frame from what it has added. That rounds twice, and a NaN or an infinity never
+//! leaves. Here a frame is a queue of two stacks (Tangwongsan et al., "General incremental sliding-window aggregation",
+//! VLDB 2015): each row that leaves next stores the aggregate of itself and the following ones, so nothing is ever
+//! subtracted, and each row costs two additions. For `DISTINCT` integers, which are exact, what leaves is subtracted.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use datafusion::error::DataFusionError;
 use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
 
-/// Returns what is called in the place of an aggregate of doubles, if it is one of those that need it.
+/// Returns the replacement for an aggregate of doubles, if it needs one.
 pub(super) fn of_floats(name: &str) -> Option<AggregateUDF> {
     let (name, statistic) = match name {
         "sum" => ("sum", Statistic::Sum),
@@ -30,18 +30,18 @@ pub(super) fn of_floats(name: &str) -> Option<AggregateUDF> {
     Some(AggregateUDF::new_from_impl(Sliding::new(name, statistic)))
 }
 
-/// Returns what is called in the place of the sum of the different ones among decimals of 128 bits.
+/// Returns the replacement for the sum of distinct 128-bit decimals.
 pub(super) fn of_different_decimals() -> AggregateUDF {
     AggregateUDF::new_from_impl(Sliding::new("sum", Statistic::DistinctSum))
 }
 
-/// What is made of a frame.
+/// The statistic of a frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 enum Statistic {
     #[default]
     Sum,
     Mean,
-    /// The sum of squares through the number of rows less `num_free`.
+    /// The sum of squares divided by the number of rows minus `num_free`.
     Variance {
         num_free: u8,
     },
@@ -52,7 +52,7 @@ enum Statistic {
     DistinctSum,
 }
 
-/// An aggregate for windows alone.
+/// An aggregate only for windows.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Sliding {
     name: &'static str,
@@ -89,13 +89,13 @@ impl AggregateUDFImpl for Sliding {
     }
 }
 
-/// What some rows make together.
+/// The combined moments of some rows.
 #[derive(Debug, Clone, Copy, Default)]
 struct Moments {
     num_values: f64,
     sum: f64,
     mean: f64,
-    /// Of the squares of the distances from the mean.
+    /// Sum of the squared distances from the mean.
     squares: f64,
 }
 
@@ -105,7 +105,7 @@ impl Moments {
         Self { num_values: 1.0, sum: value, mean: value, squares }
     }
 
-    /// Returns what the rows of both make (Chan et al. 1979).
+    /// Returns the moments of the rows of both (Chan et al. 1979).
     fn and(self, other: Self) -> Self {
         if self.num_values == 0.0 {
             return other;
@@ -126,11 +126,11 @@ impl Moments {
     }
 }
 
-/// The values of a frame, in the order in which they came.
+/// The values of a frame, in order of arrival.
 #[derive(Debug, Default)]
 struct Frame {
     statistic: Statistic,
-    /// Of each of the older values, the next to leave last, what it and those between it and the newer ones make.
+    /// For each of the older values, the next to leave last: the moments of it and the following older ones.
     older: Vec<Moments>,
     newer: Vec<f64>,
     of_newer: Moments,
@@ -162,7 +162,7 @@ impl Accumulator for Frame {
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> PlanResult<()> {
-        // Rows leave in the order in which they came.
+        // Rows leave in the order in which they arrived.
         (values[0].null_count()..values[0].len()).for_each(|_| self.pop());
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Accumulator for Frame {
     }
 }
 
-/// The sum of the different values of a frame.
+/// The sum of the distinct values of a frame.
 #[derive(Debug)]
 struct DistinctSum {
     precision: u8,
@@ -266,7 +266,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns what a statistic is of each of the frames, which begin and end ever later.
+    /// Returns a statistic for each of the frames, whose starts and ends never go back.
     fn slide(mut state: impl Accumulator, column: &ArrayRef, frames: &[(usize, usize)]) -> Vec<ScalarValue> {
         let (mut start, mut end) = (0, 0);
         let slid = frames.iter().map(|&frame| {
@@ -278,7 +278,7 @@ mod tests {
         slid.collect()
     }
 
-    /// Frames of up to `num_rows` rows, of which each begins and ends no earlier than the one before.
+    /// Frames of up to `num_rows` rows whose starts and ends never go back.
     fn frames(num_rows: usize) -> impl Strategy<Value = Vec<(usize, usize)>> {
         let bounds = || prop::collection::vec(0..=num_rows, 1..20);
         (bounds(), bounds()).prop_map(|(mut starts, mut ends)| {

@@ -1,7 +1,7 @@
-//! A dataset as a table of a query: filters become a selection, and what is left is read by our own stream.
+//! A dataset as a table of a query: filters become a selection, and the rest is read by our own stream.
 //!
-//! DataFusion plans; the requests of all row groups go out together, within the memory, as everywhere else. A scan gives
-//! the rows in the dataset's order, and with them their numbers if they are asked for.
+//! DataFusion plans; the requests of all row groups go out together, within the memory limit, as everywhere else. A
+//! scan returns rows in dataset order, with their numbers if requested.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::features;
 use crate::query::Dataset;
 use crate::selection::lists;
 
-/// The column of what tells rows apart: see [`Scanning`]. No column of a dataset has a NUL in its name.
+/// The column that identifies rows: see [`Scanning`]. No column of a dataset has a NUL in its name.
 pub(super) const ROW: &str = "\0row";
 
 /// A dataset as a table.
@@ -35,14 +35,14 @@ pub(super) struct DatasetTable {
     dataset: Dataset,
     /// Its fields carry their features.
     schema: SchemaRef,
-    /// Whether it is what the query is about, `dataset`, and not a table beside it.
+    /// Whether it is the query's `dataset`, not another table.
     is_subject: bool,
     has_row: bool,
     sample: Option<Sample>,
 }
 
 impl DatasetTable {
-    /// Returns `dataset` as the table that a query is about, or as one beside it.
+    /// Returns `dataset` as the table that a query is about, or as another one.
     pub(super) fn new(dataset: &Dataset, is_subject: bool) -> Self {
         Self {
             dataset: dataset.clone(),
@@ -92,9 +92,10 @@ impl DatasetTable {
         self.sample.is_some()
     }
 
-    /// Returns a filter of a scan over the columns of the snapshot; `None` where it is not one of the row's own columns.
+    /// Returns a filter of a scan as one over the columns of the snapshot; `None` if it uses anything but the row's own
+    /// columns.
     pub(super) fn pushed_down(&self, filter: &Expr) -> PlanResult<Option<Expr>> {
-        // The first rows of a sample, and of another query, are those before the filter.
+        // The first rows of a sample, and of another query, are determined before the filter.
         let is_fixed = matches!(self.sample, Some(Sample { size: Size::Rows(_), .. }));
         if is_fixed || self.dataset.query().is_some() || !trace::is_of_the_row(filter)? {
             return Ok(None);
@@ -165,7 +166,7 @@ impl TableProvider for DatasetTable {
 struct Rows {
     dataset: Dataset,
     schema: SchemaRef,
-    /// Where in the schema the row numbers are, if anywhere.
+    /// The index of the row numbers in the schema, if present.
     row_place: Option<usize>,
     sample: Option<Sample>,
     /// How many of the first rows are enough.
@@ -183,7 +184,7 @@ impl Leaf for Rows {
         &self.schema
     }
 
-    /// Says how many rows there may be: of a join the engine holds the side with fewer.
+    /// Reports how many rows there may be: the engine holds the smaller side of a join.
     fn statistics(&self) -> Statistics {
         let num_rows = self.dataset.known_answer().map_or(self.dataset.snapshot().num_rows, |answer| answer.num_rows());
         let num_rows = usize::try_from(num_rows).unwrap_or(usize::MAX);
@@ -212,7 +213,7 @@ impl Leaf for Rows {
     }
 }
 
-/// Puts the row numbers where they belong.
+/// Inserts the row numbers at their index.
 fn with_rows(schema: &SchemaRef, batch: &RecordBatch, rows: Option<(usize, UInt64Array)>) -> PlanResult<RecordBatch> {
     let mut columns: Vec<ArrayRef> = batch.columns().to_vec();
     if let Some((place, rows)) = rows {
@@ -222,7 +223,7 @@ fn with_rows(schema: &SchemaRef, batch: &RecordBatch, rows: Option<(usize, UInt6
     Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?)
 }
 
-/// Takes an error of ours through the engine; [`super::run::ours`] finds it again.
+/// Passes one of our errors through the engine; [`super::run::ours`] extracts it again.
 fn external(error: crate::Error) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }

@@ -1,8 +1,8 @@
-//! Closes the orders that sorts leave open: rows that tie stand in the order of the dataset.
+//! Completes the orders of sorts: ties are broken by dataset order.
 //!
-//! For windows the engine sorts by their keys alone, so that the order of equals depends on how the rows came, in how many
-//! batches, and on the memory limit. Where the numbers of rows are [carried](super::carry) along they become the last key
-//! of every sort. Frames and peers stay what they are, since windows know nothing of it.
+//! For windows the engine sorts by their keys alone, so that the order of ties depends on how the rows arrived, in how
+//! many batches, and on the memory limit. If the numbers of rows are [carried](super::carry) along, they become the
+//! last key of every sort. Frames and peers do not change, since windows are unaware of it.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) fn with_closed_sorts(plan: Arc<dyn ExecutionPlan>) -> PlanResult<Arc<
     let closed = plan.transform_up(|node| {
         let Some(sort) = node.downcast_ref::<SortExec>() else { return Ok(Transformed::no(node)) };
         let Ok(row) = Column::new_with_schema(ROW, &sort.schema()) else { return Ok(Transformed::no(node)) };
-        // The first rows of an order are asked for where it is closed already.
+        // First rows are only requested of orders that are already complete.
         if sort.fetch().is_some() {
             return Ok(Transformed::no(node));
         }

@@ -1,7 +1,7 @@
 //! Traces the columns of a query back to the dataset.
 //!
-//! A column that is a function of the row alone is computed when the row is read, and costs nothing before. One that
-//! comes from another table, or from other rows, is found when the query is answered, and kept.
+//! A column that depends on the row alone is computed when the row is read, and costs nothing before. One that comes
+//! from another table, or from other rows, is found when the query is answered, and kept.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,12 +16,12 @@ use crate::outputs::Origin;
 use crate::query::Dataset;
 use crate::selection::sql;
 
-/// Terms that come of columns which are computed themselves: with more the columns are found as those of other tables are.
-/// `y + y AS y` doubles them in each subquery around it.
+/// Maximum terms taken from columns that are themselves computed: with more, columns are found like those of other
+/// tables. `y + y AS y` doubles them in each enclosing subquery.
 const MAX_TAKEN: usize = 50_000;
 
 /// Returns column `index` of a [carried](super::carry) plan's result as an expression over the columns of the snapshot;
-/// `None` if it is not a function of the row alone.
+/// `None` if it does not depend on the row alone.
 pub(super) fn trace(plan: &LogicalPlan, index: usize) -> PlanResult<Option<Expr>> {
     match plan {
         LogicalPlan::TableScan(scan) => {
@@ -94,7 +94,7 @@ fn num_nodes(expr: &Expr) -> usize {
     num_nodes
 }
 
-/// Returns whether an expression gives the same value for the same row, whatever stands around it.
+/// Returns whether an expression gives the same value for the same row, regardless of its context.
 pub(super) fn is_of_the_row(expr: &Expr) -> PlanResult<bool> {
     let mut is_of_the_row = true;
     expr.apply(|node| {

@@ -1,6 +1,6 @@
-//! Functions of vectors, lists of numbers of one length: how near is a row to what is looked for.
+//! Functions on vectors, which are lists of numbers of one length: how near a row is to a query vector.
 //!
-//! Sums are kept in `f64`, in four lanes that the compiler makes into SIMD.
+//! Sums are accumulated in `f64`, in four lanes that the compiler vectorizes.
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -12,7 +12,7 @@ use arrow_schema::{DataType, Field};
 use datafusion::common::{DataFusionError, Result as PlanResult, plan_err, utils::take_function_args};
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 
-/// Returns the functions of vectors.
+/// Returns the vector functions.
 pub(crate) fn functions() -> &'static [Arc<ScalarUDF>] {
     static FUNCTIONS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
         let all = [Measure::CosineSimilarity, Measure::L2Distance, Measure::Dot];
@@ -21,12 +21,13 @@ pub(crate) fn functions() -> &'static [Arc<ScalarUDF>] {
     &FUNCTIONS
 }
 
-/// Squares of lengths that no number of the vector made too large or too small for a float, and no product of two of them.
+/// Squared lengths for which no element of the vector is too large or too small, and no product of two of them
+/// overflows.
 const EXACT_SQUARES: Range<f64> = 1e-280..1e300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Measure {
-    /// The cosine of the angle between two vectors; NULL where one of them is zero.
+    /// The cosine of the angle between two vectors; NULL if one of them is zero.
     CosineSimilarity,
     /// The Euclidean distance.
     L2Distance,
@@ -89,7 +90,7 @@ impl ScalarUDFImpl for Vectors {
     }
 }
 
-/// Returns the type in which vectors of `data_type` are measured: floats stay as they are, other numbers become `f64`.
+/// Returns the type in which vectors of `data_type` are computed: floats are unchanged, other numbers become `f64`.
 fn vector_type(name: &str, data_type: &DataType) -> PlanResult<DataType> {
     let item = match data_type {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item,
@@ -144,7 +145,7 @@ impl Side {
         Ok(Self { lists, items, is_constant })
     }
 
-    /// Returns the vector of a row; `None` where it or one of its numbers is NULL.
+    /// Returns the vector of a row; `None` if it or one of its numbers is NULL.
     fn vector(&self, row: usize) -> Option<Numbers<'_>> {
         fn numbers<T: ArrowPrimitiveType>(items: &ArrayRef, start: usize, end: usize) -> Option<&[T::Native]> {
             items.as_primitive::<T>().values().get(start..end)
@@ -197,20 +198,20 @@ fn measured<L: Copy + Into<f64>, R: Copy + Into<f64>>(measure: Measure, left: &[
             if norms.iter().all(|norm| EXACT_SQUARES.contains(norm)) {
                 return Some(cosine(left, right, norms));
             }
-            // Only directions count, so any lengths will do.
+            // Only directions matter, so any lengths will do.
             let (left, right) = (of_unit_size(left)?, of_unit_size(right)?);
             Some(cosine(&left, &right, squares(&left, &right)))
         }
     }
 }
 
-/// Returns the squares of the lengths of two vectors.
+/// Returns the squared lengths of two vectors.
 fn squares<L: Copy + Into<f64>, R: Copy + Into<f64>>(left: &[L], right: &[R]) -> [f64; 2] {
     [sum(left, left, |a, b| a * b), sum(right, right, |a, b| a * b)]
 }
 
 fn cosine<L: Copy + Into<f64>, R: Copy + Into<f64>>(left: &[L], right: &[R], norms: [f64; 2]) -> f64 {
-    // Rounding may leave the bounds by a hair, which an `acos` would not forgive; a NaN stays one.
+    // Rounding may exceed the bounds slightly, which `acos` would not accept; NaN stays NaN.
     (sum(left, right, |a, b| a * b) / (norms[0].sqrt() * norms[1].sqrt())).clamp(-1.0, 1.0)
 }
 

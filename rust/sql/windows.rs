@@ -1,8 +1,8 @@
-//! Windows ordered by what has no distances: binary, times of day, durations, structs, maps.
+//! Windows ordered by types without distances: binary, times of day, durations, structs, maps.
 //!
-//! A window with an order and no frame reaches to the peers of the row, which SQL spells `RANGE UNBOUNDED PRECEDING`; the
-//! engine wants a type for distances of such a frame, even though none is written. The same rows are those of
-//! `GROUPS UNBOUNDED PRECEDING`, which asks only what is equal.
+//! A window with an order and no frame extends to the peers of the row, which SQL spells `RANGE UNBOUNDED PRECEDING`;
+//! the engine requires a type with distances for such a frame, even if none is written. `GROUPS UNBOUNDED PRECEDING`
+//! has the same rows, and only requires equality.
 
 use arrow_schema::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -11,7 +11,7 @@ use datafusion::logical_expr::expr::WindowFunctionParams;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, WindowFrameBound, WindowFrameUnits};
 
-/// Counts frames in peers where their order has no distances and they name none.
+/// Counts frames in peers if their order has no distances and they specify none.
 pub(super) fn framed_by_peers(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
     let framed = plan.transform_up_with_subqueries(|node| {
         let LogicalPlan::Window(window) = &node else { return Ok(Transformed::no(node)) };
@@ -45,7 +45,7 @@ fn is_without_distances(params: &WindowFunctionParams, schema: &DFSchema) -> boo
         && params.order_by.first().is_some_and(|sort| sort.expr.get_type(schema).is_ok_and(|of| !has_distances(&of)))
 }
 
-/// Returns whether the engine takes an order of a type for one with distances.
+/// Returns whether the engine treats a type as one with distances.
 fn has_distances(data_type: &DataType) -> bool {
     match data_type {
         DataType::Boolean | DataType::Date32 | DataType::Date64 | DataType::Timestamp(..) => true,

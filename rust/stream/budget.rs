@@ -1,6 +1,6 @@
-//! One count of the bytes a stream holds: in flight, decoded, and ready for the consumer.
+//! Counts the bytes that a stream holds: in flight, decoded, and ready for the consumer.
 
-/// Bytes in hand against a limit.
+/// Bytes in use against a limit.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: u64,
@@ -19,12 +19,12 @@ impl Budget {
         self.limit
     }
 
-    /// Returns the bytes in hand.
+    /// Returns the bytes in use.
     pub(super) fn used(&self) -> u64 {
         self.used
     }
 
-    /// Returns the most bytes that were ever in hand.
+    /// Returns the most bytes that were ever in use.
     pub(super) fn peak(&self) -> u64 {
         self.peak
     }

@@ -1,4 +1,4 @@
-//! The kernels that gather values: from many sources into one buffer of exactly the right size.
+//! Kernels that gather values from many sources into one buffer of exactly the right size.
 
 use std::ops::Range;
 
@@ -8,12 +8,12 @@ use arrow_schema::ArrowError;
 use super::gather::SourceRow;
 use super::slabs::{Room, Sink};
 
-/// How many values ahead of the one at hand memory is asked for, and how many ranges, long and short ones.
+/// How many values ahead memory is prefetched, and how many ranges, long and short ones.
 const VALUES_AHEAD: usize = 64;
 pub(super) const RANGES_AHEAD: usize = 2;
 const SHORT_RANGES_AHEAD: usize = 16;
 
-/// Bytes that are copied at once, for ranges that are not longer, as long as others follow them in the source.
+/// Bytes copied at once for ranges up to this length, as long as more follow in the source.
 const SHORT: usize = 32;
 
 /// A range of values: which source, and which of its values.
@@ -72,15 +72,15 @@ fn copy_words<const N: usize>(values: &[&[u8]], rows: &[SourceRow], room: Option
     out.into()
 }
 
-/// Has the processor read the memory of a value before it is needed: which it will be, only we know.
+/// Prefetches the memory of a value: only we know which one comes next.
 #[inline]
 pub(super) fn prefetch<T>(values: &[T], place: usize) {
     #[cfg(target_arch = "x86_64")]
     if let Some(value) = values.get(place) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         #[expect(unsafe_code, reason = "a hint to the processor takes a pointer")]
-        // SAFETY: every processor of this architecture has the instruction; it reads nothing that a program sees, and the
-        // address is that of a value.
+        // SAFETY: every processor of this architecture has the instruction; it has no visible effect, and the address
+        // is that of a value.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
         }
@@ -94,7 +94,7 @@ pub(super) fn prefetch<T>(values: &[T], place: usize) {
 pub(super) struct Bits<'a> {
     bytes: &'a [u8],
     offset: usize,
-    /// Of the number of a byte; 0 where one byte stands for all.
+    /// Applied to the byte index; 0 if one byte stands for all.
     mask: usize,
 }
 
@@ -124,7 +124,7 @@ pub(super) fn copy_bits(bits: &[Bits<'_>], rows: &[SourceRow]) -> BooleanBuffer 
     BooleanBuffer::new(out.into(), 0, rows.len())
 }
 
-/// Returns the new offsets, and for each row the source and the range of its values there.
+/// Returns the new offsets, and for each row its source and the range of its values there.
 pub(super) fn offsets_of<O: ArrowNativeType>(
     offsets: &[&[O]],
     rows: &[SourceRow],
@@ -180,8 +180,8 @@ fn put_ranges(mut out: impl Sink, values: &[&[u8]], ranges: &[SourceRange], widt
     out.into_buffer()
 }
 
-/// Copies the values of ranges most of which are short: each takes two moves of registers instead of a call. Behind the last
-/// there are [`SHORT`] bytes more.
+/// Copies values of mostly short ranges: each takes two register moves instead of a call. The last range is followed by
+/// [`SHORT`] spare bytes.
 fn put_short_ranges(mut out: impl Sink, values: &[&[u8]], ranges: &[SourceRange], width: usize) -> Buffer {
     for (place, (source, range)) in ranges.iter().enumerate() {
         if let Some((source, ahead)) = ranges.get(place + SHORT_RANGES_AHEAD) {
@@ -200,14 +200,14 @@ fn put_short_ranges(mut out: impl Sink, values: &[&[u8]], ranges: &[SourceRange]
     out.into_buffer()
 }
 
-/// Integers of a source, each of 2 bytes, 4, or as many as it is to have.
+/// Integers of a source, each of 2 bytes, 4, or the full output width.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Integers<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) width: usize,
 }
 
-/// Copies the integers of each range to ones of `width` bytes each, 4 or 8, into `room` if they fit there.
+/// Copies the integers of each range, widened to `width` bytes each, 4 or 8, into `room` if they fit there.
 pub(super) fn widen_ranges(
     values: &[Integers<'_>],
     ranges: &[SourceRange],
@@ -240,7 +240,7 @@ fn put_wide<T: ArrowNativeType + From<u16> + From<u32>>(
             out.put(bytes);
             continue;
         }
-        // One range stays in the cache, which the buffer does not.
+        // One range stays in the cache; the whole buffer does not.
         wide.clear();
         match width {
             2 => wide.extend(bytes.as_chunks().0.iter().map(|n| T::from(u16::from_ne_bytes(*n)))),

@@ -1,8 +1,8 @@
-//! Gathers rows of dictionaries: the numbers of their values, and these.
+//! Gathers rows of dictionaries: their keys, and the values.
 //!
-//! A batch has rows of many parts, each with a table of values of its own. Where all have the same one and it is not much
-//! longer than the batch, the batch has it, too. Otherwise it has the values of its rows alone, none twice, which
-//! consumers such as pandas take for granted; in the order of their tables, which means something where they are ordered.
+//! A batch has rows of many parts, each with its own table of values. If all share one that is not much longer than the
+//! batch, the batch shares it, too. Otherwise it gets only the values of its rows, without duplicates, as consumers
+//! such as pandas expect; they keep the order of their tables, which matters for ordered dictionaries.
 
 use arrow_buffer::{ArrowNativeType, Buffer};
 use arrow_data::ArrayData;
@@ -11,13 +11,13 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use super::gather::{Rows, SourceRow, gather_array};
 
-/// A table that all rows share is kept if it has at most so many values for each row: it may have to be sent elsewhere.
+/// A shared table is kept if it has at most this many values per row: it may have to be sent elsewhere.
 const KEPT_VALUES_PER_ROW: usize = 16;
 
-/// All values of the tables are looked at if there are at most so many for each row.
+/// All values of the tables are examined if there are at most this many per row.
 const VALUES_PER_ROW: usize = 4;
 
-/// In the table of places: none yet.
+/// Marks a value without a place yet.
 const NO_PLACE: u32 = u32::MAX;
 
 /// Returns whether a type holds a dictionary at any depth.
@@ -33,7 +33,7 @@ pub(super) fn has_dictionary(data_type: &DataType) -> bool {
     }
 }
 
-/// Returns the bytes of the tables of values that are those of another column, too, at any depth.
+/// Returns the bytes of the value tables that are shared with another column, at any depth.
 pub(super) fn shared_bytes(column: &ArrayData, other: &ArrayData) -> usize {
     let children = column.child_data().iter().zip(other.child_data());
     match column.data_type() {
@@ -45,8 +45,8 @@ pub(super) fn shared_bytes(column: &ArrayData, other: &ArrayData) -> usize {
     }
 }
 
-/// Returns the table of values that all `sources` have, if it is not much longer than a batch of so many rows, and comparing
-/// them is little work beside gathering these; or that of the only source, where it is to be kept.
+/// Returns the table of values that all `sources` share, if it is not much longer than a batch with this many rows and
+/// comparing tables is cheap beside gathering; or that of the only source, if it is to be kept.
 pub(super) fn common_values<'a>(sources: &[&'a ArrayData], rows: Rows<'_>) -> Option<&'a ArrayData> {
     let num_rows = rows.each.len();
     let values = &sources.first()?.child_data()[0];
@@ -58,16 +58,16 @@ pub(super) fn common_values<'a>(sources: &[&'a ArrayData], rows: Rows<'_>) -> Op
     (num_others == 0 && rows.keeps_values || is_short && is_little && is_same()).then_some(values)
 }
 
-/// Returns whether all values of the tables may be looked at for a batch of so many rows.
+/// Returns whether all values of the tables may be examined for a batch with this many rows.
 fn are_few(num_values: usize, num_rows: usize) -> bool {
     num_values <= num_rows.saturating_mul(VALUES_PER_ROW)
 }
 
-/// Returns the numbers of `rows`, and the values of these alone.
+/// Returns the keys of `rows`, and only the values these use.
 ///
 /// # Errors
 ///
-/// More values than numbers of this type can tell apart, or than offsets can address.
+/// If there are more values than this key type can distinguish, or than offsets can address.
 pub(super) fn gather_merged(
     key_type: &DataType,
     sources: &[&ArrayData],
@@ -105,23 +105,23 @@ fn merged<K: ArrowNativeType>(sources: &[&ArrayData], rows: &[SourceRow]) -> Res
     Ok((Buffer::from_vec(keys), gather_array(&tables, Rows::new(&firsts))?))
 }
 
-/// What makes a value another one.
+/// What identifies a value.
 #[derive(PartialEq, Eq, Hash)]
 enum Value<'a> {
     Null,
     Bytes(&'a [u8]),
-    /// Of a type that is not compared, in its table.
+    /// A value of a type that is not compared, by its table and index.
     At(u32, usize),
 }
 
 /// The values of some rows.
 struct Merge<'a> {
     tables: &'a [&'a ArrayData],
-    /// Where the table of each source begins in `places`, if there are few enough values.
+    /// Where each source's table begins in `places`, if there are few enough values.
     starts: Option<Vec<usize>>,
     places: Vec<u32>,
     known: FxHashMap<Value<'a>, u32>,
-    /// Where each of the values is that there are.
+    /// Where each distinct value is.
     firsts: Vec<SourceRow>,
 }
 
@@ -143,7 +143,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Returns the place of a value, a new one if it is the first of its kind.
+    /// Returns the place of a value, a new one if it is seen for the first time.
     fn place(&mut self, source: u32, key: usize) -> u32 {
         let Some(index) = self.starts.as_ref().map(|starts| starts[source as usize] + key) else {
             return self.find(source, key);
@@ -164,7 +164,7 @@ impl<'a> Merge<'a> {
         place
     }
 
-    /// Returns where the values are in the order of their tables, and the rank of each place.
+    /// Returns where the values are, in the order of their tables, and the rank of each place.
     fn ordered(self) -> (Vec<SourceRow>, Vec<u32>) {
         let mut order: Vec<u32> = (0..).take(self.firsts.len()).collect();
         order.sort_unstable_by_key(|&place| {
@@ -179,7 +179,7 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Returns a value as what it is compared by; `None` if its type is not.
+/// Returns a value in comparable form; `None` if its type has none.
 fn value_at(values: &ArrayData, index: usize) -> Option<Value<'_>> {
     if values.is_null(index) {
         return Some(Value::Null);

@@ -1,9 +1,9 @@
 //! Copies the rows of a batch together: the one copy between decoding and the consumer.
 //!
-//! Numbers, Booleans, strings, binary, lists, maps and structs of them are copied by the kernels of [`copies`](super::copies),
-//! which size the destination exactly, into fresh buffers aligned to 64 bytes. Whether a value is NULL is copied beside
-//! it, as one bit. Of [dictionaries](super::dictionary) the numbers are copied. Everything else goes through arrow's
-//! [`MutableArrayData`].
+//! Numbers, Booleans, strings, binary, lists, maps and structs of them are copied by the kernels of
+//! [`copies`](super::copies), which size the destination exactly, into fresh buffers aligned to 64 bytes. Validity is
+//! copied separately, as bits. For [dictionaries](super::dictionary), the keys are copied. Everything else goes through
+//! arrow's [`MutableArrayData`].
 
 use std::sync::Arc;
 
@@ -19,28 +19,28 @@ use super::narrow::{has_nulls, item_of, item_width, narrow_ranges, stands_for, w
 use super::runs::Runs;
 use super::slabs::Room;
 
-/// One row: which source, and which row of it.
+/// One row: its source, and the row's number there.
 pub(crate) type SourceRow = (u32, u32);
 
 /// Rows to gather.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) each: &'a [SourceRow],
-    /// The same in runs, where these are long.
+    /// The same rows in runs, if these are long.
     pub(super) runs: Option<&'a Runs>,
-    /// Where numbers go, as far as they fit.
+    /// The destination of numbers, as far as they fit.
     pub(super) room: Option<&'a Room>,
-    /// Dictionaries of one source keep all its values.
+    /// Dictionaries from a single source keep all their values.
     pub(super) keeps_values: bool,
 }
 
 impl<'a> Rows<'a> {
-    /// Returns rows of which nothing else is known.
+    /// Returns rows without further information.
     pub(super) fn new(each: &'a [SourceRow]) -> Self {
         Self { each, runs: None, room: None, keeps_values: false }
     }
 
-    /// Returns other rows that go to the same place.
+    /// Returns other rows with the same destination.
     fn others<'b>(&self, each: &'b [SourceRow]) -> Rows<'b>
     where
         'a: 'b,
@@ -51,11 +51,11 @@ impl<'a> Rows<'a> {
 
 /// Returns `rows` of `sources` as one batch of `schema`.
 ///
-/// Copies every value once. The buffers are new and owned by nobody else.
+/// Copies every value once. Nobody else owns the new buffers.
 ///
 /// # Errors
 ///
-/// When the values of a column exceed what its offsets can address (2 GiB for strings and lists).
+/// If the values of a column exceed what its offsets can address (2 GiB for strings and lists).
 pub(crate) fn gather(
     schema: &SchemaRef,
     sources: &[RecordBatch],
@@ -110,7 +110,7 @@ pub(super) fn gather_array(sources: &[&ArrayData], rows: Rows<'_>) -> Result<Arr
     Ok(trusted(values.len(rows.each.len()).nulls(validity(sources, rows))))
 }
 
-/// Returns `rows` of arrays of `data_type`, of which some may hold [fewer bytes](super::narrow) for each integer.
+/// Returns `rows` of arrays of `data_type`, some of which may store integers in [fewer bytes](super::narrow).
 pub(super) fn gather_as(data_type: &DataType, sources: &[&ArrayData], rows: Rows<'_>) -> Result<ArrayData, ArrowError> {
     let is_narrow = |source: &&ArrayData| stands_for(source.data_type(), data_type);
     let Some(width) = item_width(data_type).filter(|_| sources.iter().any(is_narrow)) else {
@@ -141,7 +141,7 @@ pub(super) fn gather_as(data_type: &DataType, sources: &[&ArrayData], rows: Rows
     Ok(trusted(builder.add_child_data(trusted(items))))
 }
 
-/// Returns `rows` of lists of integers without NULLs, with `fewer` bytes for each of these; `None` where some need more.
+/// Returns `rows` of lists of integers without NULLs, in `fewer` bytes per integer; `None` if some need more.
 pub(super) fn gather_narrowed(
     sources: &[&ArrayData],
     rows: &[SourceRow],
@@ -168,14 +168,15 @@ pub(super) fn gather_narrowed(
     Ok(Some(trusted(lists.add_child_data(trusted(items)))))
 }
 
-/// As [`gather_as`] where others have NULLs, which kernels for one width know: first all rows that are narrow, then all.
+/// Like [`gather_as`] if some sources have NULLs, whose kernels expect one width: first gathers all narrow rows, then
+/// all.
 fn gather_beside_nulls(data_type: &DataType, sources: &[&ArrayData], rows: Rows<'_>) -> Result<ArrayData, ArrowError> {
     let is_narrow: Vec<bool> = sources.iter().map(|source| stands_for(source.data_type(), data_type)).collect();
     let is_picked = |row: &SourceRow| is_narrow[row.0 as usize];
     let Some(any_narrow) = sources.iter().zip(&is_narrow).find_map(|(source, is)| is.then_some(*source)) else {
         return gather_array(sources, rows);
     };
-    // Sources of which nothing is taken have others in their places, so that rows keep their numbers.
+    // Unused sources are replaced by others, so that rows keep their source numbers.
     let narrow = sources.iter().zip(&is_narrow).map(|(source, is)| if *is { source } else { any_narrow });
     let picked: Vec<SourceRow> = rows.each.iter().copied().filter(is_picked).collect();
     let widened = gather_as(data_type, &narrow.collect::<Vec<_>>(), Rows::new(&picked))?;
@@ -187,7 +188,7 @@ fn gather_beside_nulls(data_type: &DataType, sources: &[&ArrayData], rows: Rows<
     gather_array(&wide, rows.others(&each))
 }
 
-/// Returns which of the rows are not NULL, if any is.
+/// Returns the validity of the rows, if any is NULL.
 fn validity(sources: &[&ArrayData], rows: Rows<'_>) -> Option<NullBuffer> {
     if sources.iter().all(|source| source.null_count() == 0) {
         return None;
@@ -222,7 +223,7 @@ fn chunks<'a, const N: usize>(values: impl Iterator<Item = &'a [u8]>) -> Vec<&'a
     values.map(|source| source.as_chunks().0).collect()
 }
 
-/// Gathers lists of `len` items each; those of numbers in one copy a row.
+/// Gathers lists of `len` items each; those of numbers with one copy per row.
 fn fixed_size_lists(
     sources: &[&ArrayData],
     rows: Rows<'_>,
@@ -244,7 +245,7 @@ fn fixed_size_lists(
     Ok(gather_items(&items, &ranges, rows)?.map(|child| builder.add_child_data(child)))
 }
 
-/// Returns where the items of lists of one length are.
+/// Returns the item ranges of fixed-size lists.
 fn ranges_of(sources: &[&ArrayData], rows: &[SourceRow], len: usize) -> Vec<SourceRange> {
     let range = |&(source, row): &SourceRow| {
         let start = (sources[source as usize].offset() + row as usize) * len;
@@ -259,7 +260,7 @@ fn bytes<O: ArrowNativeType>(sources: &[&ArrayData], rows: &[SourceRow]) -> Resu
     let (offsets, ranges) = offsets_of(&offsets, rows, 1)?;
     let values: Vec<&[u8]> = sources.iter().map(|source| source.buffers()[1].as_slice()).collect();
     let builder = ArrayData::builder(sources[0].data_type().clone()).add_buffer(offsets);
-    // Most of these become Python's objects: no room is taken from what becomes tensors.
+    // Most of these become Python objects: they take no room from what becomes tensors.
     Ok(builder.add_buffer(copy_ranges(&values, &ranges, 1, None)))
 }
 
@@ -272,7 +273,7 @@ fn lists<O: ArrowNativeType>(sources: &[&ArrayData], rows: Rows<'_>) -> Result<O
     Ok(gather_items(&items, &ranges, rows)?.map(|child| builder.add_child_data(child)))
 }
 
-/// Returns the new offsets of lists, and where their items are.
+/// Returns the new offsets of lists, and the ranges of their items.
 fn list_offsets<O: ArrowNativeType>(
     sources: &[&ArrayData],
     rows: &[SourceRow],
@@ -282,8 +283,7 @@ fn list_offsets<O: ArrowNativeType>(
     offsets_of(&offsets, rows, width)
 }
 
-/// Gathers ranges of items, those of the lists of `of`, numbers in one copy a range; `None` where they have too large
-/// numbers.
+/// Gathers the item ranges of the lists of `of`, numbers with one copy per range; `None` if numbers are too large.
 fn gather_items(items: &[&ArrayData], ranges: &[SourceRange], of: Rows<'_>) -> Result<Option<ArrayData>, ArrowError> {
     let of_numbers = items[0].data_type().primitive_width();
     if let Some(width) = of_numbers.filter(|_| items.iter().all(|items| items.null_count() == 0)) {
@@ -313,7 +313,7 @@ fn structs(sources: &[&ArrayData], rows: Rows<'_>, num_fields: usize) -> Result<
     Ok(builder)
 }
 
-/// Gathers the numbers of dictionaries; the values are those of all sources, or of these rows.
+/// Gathers the keys of dictionaries; the values are those of all sources, or of these rows.
 fn dictionaries(sources: &[&ArrayData], rows: Rows<'_>, key_type: &DataType) -> Result<ArrayDataBuilder, ArrowError> {
     if let Some(values) = common_values(sources, rows) {
         let width = key_type.primitive_width().unwrap_or(0);
@@ -326,14 +326,14 @@ fn dictionaries(sources: &[&ArrayData], rows: Rows<'_>, key_type: &DataType) -> 
 #[expect(unsafe_code, reason = "validating UTF-8 and offsets again would cost more than the copy")]
 pub(super) fn trusted(builder: ArrayDataBuilder) -> ArrayData {
     // SAFETY: buffers hold as many values as the length says, children as many as offsets or widths say, and there is a
-    // bit of validity for each row. Offsets ascend from 0 to the length of the values, which is their sum; strings are
-    // whole strings of valid sources, so every boundary is a character boundary. Numbers of dictionaries are within
-    // their values: these are those of all sources, or each row's number was given to one of them. Rows on shelves are
-    // numbers of one source, and have its values.
+    // validity bit for each row. Offsets ascend from 0 to the length of the values, which is their sum; strings are
+    // whole strings of valid sources, so every boundary is a character boundary. Dictionary keys are within their
+    // values: these are shared by all sources, or each key was assigned to one of them. Rows on shelves have keys of
+    // one source, and its values.
     unsafe { builder.build_unchecked() }
 }
 
-/// Gathers any type by arrow's own copier, run by run.
+/// Gathers any type with arrow's own copier, run by run.
 fn generic(sources: &[&ArrayData], rows: &[SourceRow]) -> Result<ArrayData, ArrowError> {
     let mut out = MutableArrayData::with_capacities(sources.to_vec(), true, Capacities::Array(rows.len()));
     let mut rows = rows.iter().copied().peekable();
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(error.describe(), "batch_size: column `s`: 2 bytes do not fit");
     }
 
-    /// A number for each row, and whether it is NULL; everything else is made of these.
+    /// A number for each row, or NULL; everything else is derived from these.
     type Seeds = Vec<Option<i32>>;
 
     fn item(data_type: DataType) -> Arc<Field> {
@@ -381,7 +381,7 @@ mod tests {
         seeds.iter().map(|seed| seed.map(|n| format!("{n}").repeat(n.unsigned_abs() as usize % 4))).collect()
     }
 
-    /// Returns lists of the items that `of` makes, which may be NULL and empty.
+    /// Returns lists of the items that `of` makes; lists may be NULL or empty.
     fn list_of(seeds: &Seeds, of: impl Fn(&Seeds) -> ArrayRef) -> ArrayRef {
         let lengths: Vec<usize> = seeds.iter().map(|seed| seed.map_or(0, |n| n.unsigned_abs() as usize % 4)).collect();
         let items: Seeds = (0..i32::try_from(lengths.iter().sum::<usize>()).unwrap())
@@ -454,7 +454,7 @@ mod tests {
             let sources: Vec<ArrayRef> = seeds.iter().map(|seeds| {
                 let seeds = seeds.iter().map(|seed| if has_nulls { *seed } else { seed.or(Some(3)) }).collect();
                 let whole = array(kind, &seeds);
-                // Rows of a source need not begin where its buffers do.
+                // Rows of a source need not start where its buffers do.
                 let from = cut.min(whole.len() - 1);
                 whole.slice(from, whole.len() - from)
             }).collect();
@@ -469,7 +469,7 @@ mod tests {
                 true => arrow_array::new_empty_array(sources[0].data_type()),
                 false => arrow_select::interleave::interleave(&arrays, &picked).unwrap(),
             };
-            // Where all fits, some of it, and nothing.
+            // Enough room for everything, for some of it, and none.
             for room in [Some(room(1 << 16)), Some(room(300)), None] {
                 let rows = Rows { room: room.as_ref(), ..Rows::new(&rows) };
                 let gathered = gather_array(&data.iter().collect::<Vec<_>>(), rows).unwrap();

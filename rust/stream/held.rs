@@ -1,10 +1,10 @@
-//! Decoded rows as a stream holds them until their batches are gathered.
+//! Decoded rows, as a stream holds them until their batches are gathered.
 //!
-//! A batch takes few rows of each of many parts. Where a row is a few bytes, each of its values costs a line of memory, of
-//! which nothing else is used before it leaves the cache. And a part is held from its first row to its last, in which time
-//! half of its rows, on average, have left already. So rows are stored in the order in which they leave
-//! ([`Leaving`](crate::plan::Leaving)), on [`shelves`](super::shelves): what a batch takes of a part then lies together, and
-//! a shelf whose rows have left is given back, long before the part is.
+//! A batch takes a few rows of each of many parts. If rows are small, each of their values costs a cache line, the rest
+//! of which is evicted unused. And a part would be held from its first row to its last, although on average half of its
+//! rows have left by then. So rows are stored in the order in which they leave ([`Leaving`](crate::plan::Leaving)), on
+//! [`shelves`](super::shelves): what a batch takes of a part then lies together, and a shelf is freed once its rows
+//! have left, long before the part is.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -21,22 +21,22 @@ use super::runs::Runs;
 use super::shelves::{Places, Shelves};
 use super::slabs::Room;
 
-/// How many rows ahead of the one at hand the memory is asked for that says where they are.
+/// How many rows ahead the memory with their places is prefetched.
 const ROWS_AHEAD: usize = 16;
 
-/// Some decoded rows. Clones are the same rows: what has left one has left all.
+/// Some decoded rows. Clones share them: rows that have left one have left all.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Held(Arc<Stored>);
 
 #[derive(Debug, Default)]
 struct Stored {
     num_rows: usize,
-    /// Where each row is stored, if not where it stands, on the only shelf.
+    /// Where each row is stored; `None` if rows are in place, on a single shelf.
     places: Option<Places>,
     shelves: Box<[Shelf]>,
-    /// Of the shelves that are left, and of what they have in common.
+    /// Bytes of the remaining shelves, and of what they share.
     left_bytes: AtomicU64,
-    /// Of all rows, once they are in batches.
+    /// Bytes of all rows once they are in batches.
     gathered_bytes: u64,
 }
 
@@ -57,7 +57,7 @@ impl Held {
         Self::stored(schema, None, vec![batch])
     }
 
-    /// Holds what each of the shelves has of some rows of `schema`. Each row is gathered once at most.
+    /// Holds rows of `schema`, given the part of them on each shelf. Each row is gathered at most once.
     pub(super) fn on_shelves(schema: &SchemaRef, shelves: Shelves, batches: Vec<RecordBatch>) -> Self {
         Self::stored(schema, Some(shelves.into_places()), batches)
     }
@@ -74,30 +74,30 @@ impl Held {
         Self(Arc::new(Stored { num_rows, places, shelves, left_bytes, gathered_bytes }))
     }
 
-    /// Returns the number of rows, with those that have left.
+    /// Returns the number of rows, including those that have left.
     pub(super) fn num_rows(&self) -> usize {
         self.0.num_rows
     }
 
-    /// Returns the bytes that the rows take which have not left, or which share a shelf with one.
+    /// Returns the bytes of the rows that have not left, or that share a shelf with one that has not.
     pub(super) fn memory_bytes(&self) -> u64 {
         self.0.left_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes that all rows take once they are in batches, those that have left included.
+    /// Returns the bytes that all rows take in batches, including those that have left.
     pub(super) fn gathered_bytes(&self) -> u64 {
         self.0.gathered_bytes
     }
 
     /// Returns whether consecutive rows can be a [`view`]: they are stored as they were decoded.
     ///
-    /// Dictionaries are left to [`gather`], which drops the values that no row has where there are many.
+    /// Dictionaries are left to [`gather`], which drops unused values if there are many.
     pub(super) fn can_be_seen(&self) -> bool {
         let columns = self.0.shelves.first().filter(|_| self.0.places.is_none()).and_then(Shelf::columns);
         columns.is_some_and(|columns| !columns.iter().any(|column| has_dictionary(column.data_type())))
     }
 
-    /// Returns the rows that have not left yet, held for another reader: whatever leaves here is still there.
+    /// Returns the rows that have not left yet, for another reader: rows that leave here stay there.
     pub(super) fn for_another(&self) -> Self {
         let Stored { num_rows, places, shelves, left_bytes, gathered_bytes } = &*self.0;
         Self(Arc::new(Stored {
@@ -121,12 +121,12 @@ impl Held {
         Arc::new(Schema::new(schema.fields().iter().enumerate().map(stored_as).collect::<Vec<_>>()))
     }
 
-    /// Returns where a row is stored: on which shelf, and where on it.
+    /// Returns where a row is stored: its shelf, and its place on it.
     fn place(&self, row: u32) -> (usize, u32) {
         self.0.places.as_ref().map_or((0, row), |places| places.find(row))
     }
 
-    /// Has the processor read where a row is stored before it is asked.
+    /// Prefetches where a row is stored.
     fn prefetch_place(&self, row: u32) {
         if let Some(places) = &self.0.places {
             places.prefetch(row);
@@ -134,7 +134,8 @@ impl Held {
     }
 }
 
-/// Counts the values of dictionaries that shelves share on none of them; returns the bytes of those, each once.
+/// Removes dictionary values that shelves share from their byte counts; returns the bytes of those values, each counted
+/// once.
 fn take_shared(shelves: &mut [Shelf]) -> u64 {
     let Some((first, others)) = shelves.split_first_mut() else { return 0 };
     let Some(columns) = first.columns() else { return 0 };
@@ -150,7 +151,7 @@ fn take_shared(shelves: &mut [Shelf]) -> u64 {
     of_all
 }
 
-/// Returns the bytes by which columns of `schema` are smaller than they are in batches.
+/// Returns how many bytes smaller columns of `schema` are than in batches.
 fn saved_by(schema: &SchemaRef, columns: &Columns) -> u64 {
     let of_column = |(field, column): (&FieldRef, &ArrayData)| saved_bytes(column, field.data_type());
     schema.fields().iter().zip(columns.iter()).map(of_column).sum()
@@ -173,7 +174,7 @@ impl Shelf {
         self.columns.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes that rows have left; returns the bytes that are given back.
+    /// Marks rows as having left; returns the number of bytes freed.
     fn leave(&self, num_rows: u32) -> u64 {
         if self.num_left.fetch_sub(num_rows, Ordering::AcqRel) > num_rows {
             return 0;
@@ -183,12 +184,12 @@ impl Shelf {
     }
 }
 
-/// The rows of a batch, on the shelves that they are taken from.
+/// The rows of a batch, and the shelves they are taken from.
 struct Taken<'a> {
     shelves: Vec<TakenShelf<'a>>,
-    /// Which of the shelves, and where on it.
+    /// The shelf of each row, and its place there.
     rows: Vec<SourceRow>,
-    /// Some lie as they leave.
+    /// Whether some are stored in the order in which they leave.
     has_arranged: bool,
 }
 
@@ -252,7 +253,7 @@ impl<'a> Taken<'a> {
         })
     }
 
-    /// Gives back the shelves whose rows have all left. Where rows lie as they were decoded, a draw may take one again.
+    /// Frees the shelves whose rows have all left. Rows stored as they were decoded may be drawn again.
     fn leave(self) {
         for TakenShelf { of, shelf, columns, num_rows } in self.shelves {
             drop(columns);
@@ -263,16 +264,16 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// Returns `rows` of `sources` as one batch of `schema`; they have left then.
+/// Returns `rows` of `sources` as one batch of `schema`, and marks them as having left.
 ///
 /// # Errors
 ///
-/// As those of [`gather`](super::gather::gather).
+/// As for [`gather`](super::gather::gather).
 pub(super) fn gather(schema: &SchemaRef, sources: &[Held], rows: &[SourceRow]) -> Result<RecordBatch, ArrowError> {
     gather_into(schema, sources, rows, |_| None)
 }
 
-/// As [`gather`], with the numbers of each column in its room, as far as they fit.
+/// Like [`gather`], with the numbers of each column in its room, as far as they fit.
 pub(super) fn gather_into<'r>(
     schema: &SchemaRef,
     sources: &[Held],
@@ -288,7 +289,7 @@ pub(super) fn gather_into<'r>(
     Ok(batch)
 }
 
-/// Returns `rows` of `source` as a view, where they [can be seen](Held::can_be_seen): nothing is copied.
+/// Returns `rows` of `source` as a view without copying, if they [can be seen](Held::can_be_seen).
 pub(super) fn view(schema: &SchemaRef, source: &Held, rows: Range<u32>) -> Option<RecordBatch> {
     if !source.can_be_seen() {
         return None;
@@ -304,7 +305,7 @@ pub(super) fn view(schema: &SchemaRef, source: &Held, rows: Range<u32>) -> Optio
 ///
 /// # Errors
 ///
-/// As those of [`gather`].
+/// As for [`gather`].
 pub(super) fn compact(schema: &SchemaRef, held: Held, keep: &[u32]) -> Result<Held, ArrowError> {
     let rows: Vec<SourceRow> = keep.iter().map(|&row| (0, row)).collect();
     let stored_as = held.schema(schema);
@@ -322,7 +323,7 @@ mod tests {
     use super::super::shelves::tests::{on_shelves, order};
     use super::*;
 
-    /// Returns rows of a nullable number, and of texts that are long or short.
+    /// Returns rows with a nullable number, and with long or short texts.
     fn batch(numbers: std::ops::Range<i32>, has_long_texts: bool) -> RecordBatch {
         let text = |n: i32| (n % 7 > 0).then(|| if has_long_texts { format!("{n:0100}") } else { n.to_string() });
         let columns: [(&str, ArrayRef); 2] = [
@@ -336,7 +337,7 @@ mod tests {
         on_shelves(batch, Shelves::of(order(batch.num_rows(), seed), num_shelves).unwrap())
     }
 
-    /// Returns numbers of values, some NULL, and these: so many, from `first` on, with a NULL.
+    /// Returns nullable keys of a dictionary with `len` values, from `first` on, one of which is NULL.
     fn categories<K: ArrowDictionaryKeyType>(numbers: impl Iterator<Item = usize>, first: usize, len: usize) -> ArrayRef
     where
         i8: Into<K::Native>,
@@ -347,7 +348,7 @@ mod tests {
         Arc::new(DictionaryArray::new(PrimitiveArray::<K>::from_iter(keys), values))
     }
 
-    /// Returns rows as those of [`batch`], with categories beside them, alone, in structs and in lists.
+    /// Returns rows like those of [`batch`], with dictionaries added: top-level, in structs and in lists.
     fn with_categories(rows: &RecordBatch, first: usize, len: usize) -> RecordBatch {
         let numbers = || 0..rows.num_rows();
         let words = categories::<Int16Type>(numbers(), first, len);

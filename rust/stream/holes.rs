@@ -1,8 +1,8 @@
-//! Rows that could not be read and are left out, where the user chose so.
+//! Rows that could not be read and are left out, if the user chose so.
 //!
-//! A hole is some kept rows of a span, or of its row group, or draws of them: those of the part that failed. Their positions stay empty, and
-//! nothing moves into their place. What a state lists is not asked for again, so that the rows after it are those of the run
-//! that wrote it.
+//! A hole is a set of kept rows of a span or its row group, or of draws from them: those of the part that failed. Their
+//! positions stay empty, and nothing moves into their place. Rows listed in a state are not requested again, so that
+//! the following rows are the same as in the run that wrote it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,21 +10,21 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::plan::{EpochPlan, Hole, HoleUnits, RowRef};
 
-/// The holes of an epoch, as far as they are known to a stream.
+/// The holes of an epoch, as far as a stream knows them.
 #[derive(Debug, Default)]
 pub(super) struct Holes {
     /// In the order in which they were found; those of the state first.
     found: Vec<Hole>,
     units: HoleUnits,
-    /// Kept rows of each unit, ascending, and none that touch.
+    /// Kept rows of each unit, in ascending ranges that do not touch.
     of_unit: BTreeMap<u32, Vec<Range<u32>>>,
     num_rows: u64,
-    /// How many rows may be missing; without, none.
+    /// How many rows may be missing; none if `None`.
     max_rows: Option<u64>,
 }
 
 impl Holes {
-    /// Begins with the holes of a state, counted in `units`.
+    /// Starts with the holes of a state, counted in `units`.
     pub(super) fn new(known: Vec<Hole>, max_rows: Option<u64>, units: HoleUnits) -> Self {
         let mut holes = Self { max_rows, units, ..Self::default() };
         for hole in known {
@@ -38,7 +38,7 @@ impl Holes {
         &self.found
     }
 
-    /// Returns how many rows are missing.
+    /// Returns the number of missing rows.
     pub(super) fn num_rows(&self) -> u64 {
         self.num_rows
     }
@@ -47,7 +47,7 @@ impl Holes {
     ///
     /// # Errors
     ///
-    /// `cause`, where it is not the objects' fault or nothing is to be skipped.
+    /// `cause`, if it is not the objects' fault or nothing may be skipped.
     pub(super) fn allowed(&self, cause: Error) -> Result<(u64, Error)> {
         match self.max_rows {
             Some(max_rows) if cause.is_of_object() => Ok((max_rows, cause)),
@@ -55,24 +55,24 @@ impl Holes {
         }
     }
 
-    /// Adds holes, which have no rows in common, for what could not be read because of `cause`.
+    /// Adds disjoint holes for what could not be read because of `cause`.
     ///
     /// # Errors
     ///
-    /// As those of [`Self::allowed`]; [`Error::TooManySkipped`] where this is more than may be.
+    /// As for [`Self::allowed`]; [`Error::TooManySkipped`] if that exceeds the maximum.
     pub(super) fn add(&mut self, holes: impl FnOnce(String) -> Vec<Hole>, cause: Error) -> Result<()> {
         let (max_rows, cause) = self.allowed(cause)?;
         let holes = holes(cause.describe());
         let num_rows = self.num_rows + holes.iter().map(|hole| self.num_new(hole)).sum::<u64>();
         if num_rows > max_rows {
-            // Not noted: a state of the batches before them would have their rows left out.
+            // Not recorded: otherwise a state saved before them would leave their rows out.
             return Err(Error::TooManySkipped { num_rows, max_rows, source: Box::new(cause) });
         }
         holes.into_iter().for_each(|hole| self.note(hole));
         Ok(())
     }
 
-    /// Notes a hole, as one with those that it touches, in the place of the first of them.
+    /// Records a hole, merged with those that it touches, in the position of the first of them.
     fn note(&mut self, mut hole: Hole) {
         let num_new = self.num_new(&hole);
         if num_new == 0 {
@@ -93,8 +93,8 @@ impl Holes {
         self.found.insert(place.unwrap_or(self.found.len()), hole);
     }
 
-    /// Returns how many rows of a hole are not known to be missing. A part that several blocks wanted at once fails for each of
-    /// them, and what a state lists may have been read in other parts.
+    /// Returns how many rows of a hole are not yet known to be missing. A part that several blocks wanted at once fails
+    /// for each of them, and a state's holes may stem from other parts.
     fn num_new(&self, hole: &Hole) -> u64 {
         let known = self.of_unit.get(&hole.span).map_or(&[][..], Vec::as_slice);
         num_beyond(known, hole.start..hole.end)

@@ -1,4 +1,4 @@
-//! Carries a plan out: fetches, decodes, gathers, and hands batches over in order.
+//! Carries out a plan: fetches, decodes, gathers, and delivers batches in order.
 //!
 //! ```text
 //! scheduler ── Fetch ──► IO runtime ──► Decode ──► Gather ──► consumer
@@ -6,10 +6,10 @@
 //!     └──────────────────── memory given back ◄─────────────────┘
 //! ```
 //!
-//! [`scheduler`] decides what becomes of each [`piece`], [`budget`] counts the bytes in hand, [`held`] holds decoded rows,
-//! on [`shelves`] where they are shuffled, [`gather`] copies them, to [`slabs`] where the consumer has some, [`holes`] are
-//! what cannot be read, and the threads here do what they are told. Decoding and gathering run on a stream's own threads, requests on the process's IO runtime. Nothing
-//! outlives the stream.
+//! [`scheduler`] decides what happens to each [`piece`], [`budget`] counts the bytes in use, [`held`] holds decoded
+//! rows, on [`shelves`] if they are shuffled, [`gather`] copies them, to [`slabs`] if the consumer supplied any,
+//! [`holes`] are rows that cannot be read, and the threads here do what they are told. Decoding and gathering run on a
+//! stream's own threads, requests on the process's IO runtime. Nothing outlives the stream.
 
 mod budget;
 mod copies;
@@ -51,7 +51,7 @@ use crate::plan::{Hole, Share};
 use crate::process::OfProcess;
 use crate::reader::EpochReader;
 
-/// Puts the rows of a trial on shelves as shuffled streams do, and gathers them, in an order that names each row once.
+/// Puts decoded rows on shelves, as shuffled streams do, and gathers them in an order that names each row once.
 ///
 /// # Errors
 ///
@@ -75,42 +75,42 @@ pub(crate) fn shelved(
 /// Why a forked child gets nothing from its parent's stream.
 pub const OF_ANOTHER_PROCESS: &str = "it belongs to the process that this one was forked from";
 
-/// How a stream reads.
+/// The settings of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamOptions {
-    /// Bytes in flight, decoded and ready, all together.
+    /// Limit for bytes in flight, decoded and ready, all together.
     pub memory_limit: u64,
-    /// Threads that decode and gather.
+    /// Number of threads that decode and gather.
     pub num_threads: usize,
-    /// Rows that may be left out because they cannot be read; without, the first such row is an error.
+    /// Maximum number of unreadable rows to leave out; if `None`, the first such row is an error.
     pub max_skipped: Option<u64>,
-    /// Batches may have fewer rows than asked for, so that in the dataset's order most are what was decoded together, or a part
-    /// of it, and no copies. For one reader of all rows, who does not mind.
+    /// Batches may be shorter than requested, so that in dataset order most are exactly what was decoded together, or a
+    /// part of it, without copies. For a single reader of all rows that accepts any batch size.
     pub follows_parts: bool,
 }
 
-/// What a stream has done so far, and holds now.
+/// What a stream has done so far, and what it holds now.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StreamStats {
-    /// Batches handed to the consumer.
+    /// Number of batches handed to the consumer.
     pub num_batches: u64,
-    /// Rows in them.
+    /// Number of rows in them.
     pub num_rows: u64,
-    /// Requests made.
+    /// Number of requests.
     pub requests: u64,
     /// Bytes received.
     pub bytes_fetched: u64,
-    /// Bytes of the ranges that were asked for; what was received beyond them lay in gaps.
+    /// Bytes of the requested ranges; what was received beyond them lay in gaps.
     pub bytes_wanted: u64,
-    /// What requests had to be made again for.
+    /// Failures that requests recovered from.
     pub recovered: Recovered,
-    /// Ranges that were there already, because they were read with the selection.
+    /// Ranges that were available without a request, because they were read with the selection.
     pub cache_hits: u64,
     /// Bytes of the arrays that were decoded.
     pub bytes_decoded: u64,
-    /// Rows decoded and dropped because the window does not fit in memory; they are read again.
+    /// Rows that were decoded, then dropped because the window does not fit in memory; they are read again.
     pub num_evicted_rows: u64,
-    /// Rows of the epoch, of this reader's share or near it, that could not be read and are left out.
+    /// Rows of the epoch, in or near this reader's share, that could not be read and are left out.
     pub num_skipped_rows: u64,
     /// Rows left out because their images cannot be decoded.
     pub num_skipped_images: u64,
@@ -120,26 +120,27 @@ pub struct StreamStats {
     pub peak_memory_bytes: u64,
     /// Batches ready for the consumer.
     pub num_ready: usize,
-    /// Time since the stream was started, or until it ended.
+    /// Time since the stream was started, until now or until it ended.
     pub elapsed: Duration,
     /// Time the consumer has waited.
     pub waited: Duration,
-    /// What for, as [`Cause::ALL`] has the causes.
+    /// The same by cause, in the order of [`Cause::ALL`].
     pub waited_for: [Duration; Cause::ALL.len()],
-    /// Time during which requests were waiting or under way.
+    /// Time during which at least one request was in flight.
     pub fetching: Duration,
-    /// Time that threads spent decoding.
+    /// Time that threads spent decoding, in total.
     pub decoding: Duration,
-    /// Time that threads spent gathering.
+    /// Time that threads spent gathering, in total.
     pub gathering: Duration,
 }
 
 /// The batches of one share of one epoch, in order.
 ///
-/// Reads ahead on its own threads, within its memory. Dropping or [closing](Self::close) it ends them.
+/// Reads ahead on its own threads, within its memory limit. Dropping or [closing](Self::close) it ends them.
 pub struct BatchStream {
     running: OfProcess<Running>,
-    /// Whether nobody steps together with this stream, so that batches of which nothing is left need not be delivered.
+    /// Whether no other stream keeps step with this one, so that batches without any remaining rows need not be
+    /// delivered.
     is_alone: bool,
     position: u64,
     num_batches: u64,
@@ -155,12 +156,12 @@ struct Running {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// How much the consumer takes at a time, of the batches that are there; the first of them however large it is.
+/// How much the consumer takes at a time, of the batches that are ready; the first one is taken whatever its size.
 #[derive(Debug, Clone, Copy)]
 pub struct Most {
-    /// Batches, one or more.
+    /// Number of batches, at least one.
     pub batches: usize,
-    /// Bytes of all of them together.
+    /// Total bytes of these batches.
     pub bytes: u64,
 }
 
@@ -169,10 +170,10 @@ impl Most {
     pub const ONE: Self = Self { batches: 1, bytes: 0 };
 }
 
-/// What the consumer gets while it waits.
+/// What the consumer gets from [`poll`](BatchStream::poll).
 #[derive(Debug)]
 pub enum Polled {
-    /// The next batches, at least one, each with the position behind it.
+    /// The next batches, at least one, each with the position after it.
     Batches(Vec<(RecordBatch, u64)>),
     /// All batches have been delivered.
     End,
@@ -185,16 +186,16 @@ impl BatchStream {
     ///
     /// # Errors
     ///
-    /// [`Error::Thread`] when the system refuses a thread, [`Error::Setting`] when a store's settings do not work.
+    /// [`Error::Thread`] if the system refuses a thread, [`Error::Setting`] if a store's settings do not work.
     pub fn start(reader: &Arc<EpochReader>, epoch: u64, share: Share, options: StreamOptions) -> Result<Self> {
         Self::start_with(reader, epoch, share, options, Vec::new(), None)
     }
 
-    /// As [`Self::start`], for the rest of an epoch that has `holes` already; batches are made into what `finish` says.
+    /// Like [`Self::start`], for the rest of an epoch that already has `holes`; `finish` transforms batches.
     ///
     /// # Errors
     ///
-    /// As those of [`Self::start`].
+    /// As for [`Self::start`].
     pub fn resume(
         reader: &Arc<EpochReader>,
         epoch: u64,
@@ -207,7 +208,7 @@ impl BatchStream {
         Self::start_shared(shared, share, options)
     }
 
-    /// As [`Self::resume`]; requests are counted in `metrics`, if given.
+    /// Like [`Self::resume`], counting requests in `metrics`, if given.
     pub(crate) fn start_with(
         reader: &Arc<EpochReader>,
         epoch: u64,
@@ -240,11 +241,11 @@ impl BatchStream {
         })
     }
 
-    /// Returns the next batches if there is one within `timeout`: those that are there, at most `most`.
+    /// Returns the next batches that are ready, at most `most`, or waits up to `timeout` for one.
     ///
     /// # Errors
     ///
-    /// The first error of any thread, once the batches before it have been delivered; the stream is closed then.
+    /// The first error of any thread, once the batches before it have been delivered; the stream is then closed.
     pub fn poll(&mut self, timeout: Duration, most: Most) -> Result<Polled> {
         let Some(running) = self.running.get() else {
             return Err(Error::Closed { reason: OF_ANOTHER_PROCESS });
@@ -255,7 +256,7 @@ impl BatchStream {
         match polled? {
             worker::Delivered::Batches(mut taken) => {
                 self.position = taken.last().map_or(self.position, |(_, slice)| slice.next);
-                // Where nothing of a batch could be read, and nobody waits for it.
+                // Nothing of the batch could be read, and no other stream waits for it.
                 taken.retain(|(batch, _)| batch.num_rows() > 0 || !self.is_alone);
                 if taken.is_empty() {
                     return Ok(Polled::Pending);
@@ -272,41 +273,41 @@ impl BatchStream {
         }
     }
 
-    /// Waits until [`poll`](Self::poll) has something to say; `false` if it has not after `timeout`.
+    /// Waits until [`poll`](Self::poll) has a result; returns `false` if there is none within `timeout`.
     pub fn wait(&mut self, timeout: Duration) -> bool {
         let start = Instant::now();
-        // Of another process's stream nothing will ever come, but an error does at once.
+        // Another process's stream never delivers anything, but it returns an error at once.
         let is_ready = self.running.get().is_none_or(|running| running.shared.wait(timeout));
         self.waited += start.elapsed();
         is_ready
     }
 
-    /// Takes memory of the consumer's for a batch that is not gathered yet.
+    /// Supplies memory of the consumer for a batch that is yet to be gathered.
     ///
-    /// Numbers go there, and so do pixels and padded lists. What does not fit is in other memory.
+    /// Numbers are placed there, and so are pixels and padded lists. What does not fit goes to other memory.
     pub fn supply(&self, slab: Slab) {
         if let Some(running) = self.running.get() {
             running.shared.slabs().supply(slab);
         }
     }
 
-    /// Returns how many slabs wait for a batch, and the bytes that the largest batch needs, of those that were gathered since
-    /// this was called first. From then on no batch is a view of what was decoded: it would have to be copied.
+    /// Returns how many slabs wait for a batch, and the bytes needed by the largest batch gathered since the first
+    /// call. From that call on, no batch is a view of decoded rows: it would have to be copied.
     pub fn slabs(&self) -> (usize, usize) {
         self.running.get().map_or((0, 0), |running| running.shared.slabs().ask())
     }
 
-    /// Returns the cursor: the position behind the last batch that was taken.
+    /// Returns the cursor: the position after the last batch that was taken.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Returns the rows that could not be read, as far as is known, in the order in which they failed.
+    /// Returns the rows that are known to be unreadable, in the order in which they failed.
     pub fn holes(&self) -> Vec<Hole> {
         self.running.get().map(|running| running.shared.holes()).unwrap_or_default()
     }
 
-    /// Returns what the stream has done and holds.
+    /// Returns what the stream has done so far and holds now.
     pub fn stats(&self) -> StreamStats {
         StreamStats {
             num_batches: self.num_batches,
@@ -317,7 +318,7 @@ impl BatchStream {
         }
     }
 
-    /// Ends the stream's threads and gives its memory back. Further batches are refused.
+    /// Ends the stream's threads and frees its memory. Further calls are refused.
     pub fn close(&mut self) {
         if let Some(running) = self.running.get_mut() {
             running.close();
@@ -329,7 +330,7 @@ impl Running {
     fn close(&mut self) {
         self.shared.close();
         for thread in self.threads.drain(..) {
-            // A panic has been reported to the consumer already.
+            // A panic has already been reported to the consumer.
             drop(thread.join());
         }
         self.shared.give_up();

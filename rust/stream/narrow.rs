@@ -1,8 +1,8 @@
-//! Integers of lists in fewer bytes than their type has.
+//! Stores integers of lists in fewer bytes than their type has.
 //!
-//! Tokens are stored as 32 or 64 bits, and are hardly ever above 65,535. On [`shelves`](super::shelves), where most of a
-//! stream's memory is, such lists hold 16 bits for each, which become what they were when they are gathered: half of the
-//! memory is taken, written and read again.
+//! Tokens are stored as 32 or 64 bits, and are hardly ever above 65,535. On [`shelves`](super::shelves), which hold
+//! most of a stream's memory, such lists use 16 bits per integer and are widened again when they are gathered: this
+//! halves the memory to allocate, write and read.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,12 +29,12 @@ pub(super) fn item_width(data_type: &DataType) -> Option<usize> {
     item_of(data_type)?.data_type().primitive_width()
 }
 
-/// Returns whether lists, or items of theirs, are NULL.
+/// Returns whether any lists, or items of theirs, are NULL.
 pub(super) fn has_nulls(lists: &ArrayData) -> bool {
     lists.null_count() > 0 || lists.child_data()[0].null_count() > 0
 }
 
-/// Returns whether lists of `narrow` without NULLs may be in the place of lists of `wide`.
+/// Returns whether lists of `narrow` without NULLs may replace lists of `wide`.
 pub(super) fn stands_for(narrow: &DataType, wide: &DataType) -> bool {
     let are_lists = match (narrow, wide) {
         (DataType::List(_), DataType::List(_)) | (DataType::LargeList(_), DataType::LargeList(_)) => true,
@@ -49,14 +49,14 @@ pub(super) fn stands_for(narrow: &DataType, wide: &DataType) -> bool {
         && narrow.primitive_width() < wide.primitive_width()
 }
 
-/// Returns the bytes by which lists are smaller than lists of `data_type`.
+/// Returns how many bytes smaller lists are than lists of `data_type`.
 pub(super) fn saved_bytes(lists: &ArrayData, data_type: &DataType) -> u64 {
     let (stored, whole) = (item_width(lists.data_type()), item_width(data_type));
     let of_items = |(stored, whole): (usize, usize)| whole.saturating_sub(stored) * lists.child_data()[0].len();
     stored.zip(whole).map_or(0, of_items) as u64
 }
 
-/// Returns the type of lists whose integers have so many bytes each; floating-point numbers have those that they have.
+/// Returns the list type with this many bytes per integer; floating-point types are unchanged.
 pub(super) fn with_item_width(data_type: &DataType, width: usize) -> DataType {
     let with = |item: &FieldRef| {
         let narrow = if width == 2 { DataType::UInt16 } else { DataType::UInt32 };
@@ -71,7 +71,7 @@ pub(super) fn with_item_width(data_type: &DataType, width: usize) -> DataType {
     }
 }
 
-/// Puts numbers of `W` bytes where fewer each are enough; returns whether they were.
+/// Stores numbers of `W` bytes in fewer bytes each; returns whether they fit.
 fn narrow<const W: usize, T, N>(numbers: &[u8], room: &mut Vec<N>) -> bool
 where
     T: PrimInt + FromBytes<Bytes = [u8; W]> + AsPrimitive<N> + From<N>,
@@ -108,14 +108,14 @@ where
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         #[expect(unsafe_code, reason = "it is compiled for some processors only")]
-        // SAFETY: this is one of them.
+        // SAFETY: the processor has the instructions.
         let bits: T = unsafe { with_avx2(numbers, room) };
         return bits <= N::max_value().into();
     }
     narrow_all::<W, T, N>(numbers, room) <= N::max_value().into()
 }
 
-/// Returns what puts rows of numbers past the caches where fewer bytes are enough for each; it returns whether they were.
+/// Returns a function that stores rows of numbers in fewer bytes each, past the caches, and returns whether they fit.
 pub(super) fn narrower<const W: usize, T, N>() -> impl FnMut(&PastCaches, &[u8], &mut [MaybeUninit<N>]) -> bool
 where
     T: PrimInt + FromBytes<Bytes = [u8; W]> + AsPrimitive<N> + From<N>,
@@ -129,7 +129,7 @@ where
     }
 }
 
-/// Copies the integers of each range, `width` bytes each, to ones of `fewer`; `None` where these are not enough for all.
+/// Copies the integers of each range, `width` bytes each, to ones of `fewer`; `None` if any does not fit.
 pub(super) fn narrow_ranges(values: &[&[u8]], ranges: &[SourceRange], width: usize, fewer: usize) -> Option<Buffer> {
     match (width, fewer) {
         (4, 2) => narrow_each::<4, u32, u16>(values, ranges),
@@ -158,7 +158,7 @@ where
     Some(Buffer::from_vec(out))
 }
 
-/// Returns the bytes that are enough for each item of lists without NULLs.
+/// Returns the smallest sufficient number of bytes per item of lists without NULLs.
 pub(super) fn fewest_bytes(lists: &ArrayData) -> usize {
     let items_of = item_of(lists.data_type()).map(|item| item.data_type());
     let (mut halves, mut words) = (Vec::new(), Vec::new());
@@ -171,7 +171,7 @@ pub(super) fn fewest_bytes(lists: &ArrayData) -> usize {
     }
 }
 
-/// How often the first lists of a part told how many bytes are enough for all of them.
+/// How often the first lists of a part predicted a sufficient width for all of them.
 #[derive(Debug, Default)]
 pub(super) struct Narrowing {
     num_tried: AtomicU64,
@@ -179,12 +179,12 @@ pub(super) struct Narrowing {
 }
 
 impl Narrowing {
-    /// Returns whether it is worth trying once more: a part in which some do not fit is decoded twice.
+    /// Returns whether another try is worthwhile: if some integers do not fit, a part is decoded twice.
     pub(super) fn is_worth_trying(&self) -> bool {
         self.num_failed.load(Ordering::Relaxed) * 16 <= self.num_tried.load(Ordering::Relaxed) + 16
     }
 
-    /// Notes what came of a try.
+    /// Records the result of a try.
     pub(super) fn tried(&self, has_failed: bool) {
         self.num_tried.fetch_add(1, Ordering::Relaxed);
         self.num_failed.fetch_add(u64::from(has_failed), Ordering::Relaxed);
@@ -205,7 +205,7 @@ mod tests {
     use super::super::slabs::tests::room;
     use super::*;
 
-    /// Lists of three kinds, of items of this type.
+    /// Lists of three kinds, with items of this type.
     fn list_type(kind: usize, item: DataType) -> DataType {
         let item = Arc::new(Field::new("item", item, true));
         match kind {

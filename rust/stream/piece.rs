@@ -1,4 +1,4 @@
-//! The things that a stream's scheduler moves: pieces, batches, and what is to be done with them.
+//! What a stream's scheduler moves: pieces, batches, and the tasks for them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,26 +14,27 @@ use crate::decode::Body;
 use crate::plan::{BatchSlice, PieceId};
 use crate::reader::{Part, PartRead};
 
-/// One fetch of one part of a piece; the block distinguishes repeated ones.
+/// One fetch of one part of a piece; `block` distinguishes repeated fetches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct PieceKey {
     pub(super) piece: PieceId,
-    /// Which of its parts.
+    /// The part of the piece.
     pub(super) part: u32,
     pub(super) block: u32,
 }
 
-/// One thing for a worker to do.
+/// A task for a worker.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Plan the read of the rows `kept` of a span, of which only `wanted` if given, and read them, or start fetching them; then
-    /// [`Scheduler::found`] or [`Scheduler::fetched`]. The rows are needed when `num_ahead` other batches have been delivered.
+    /// Plan the read of the rows `kept` of a span, or of only `wanted` among them if given, and read them or start
+    /// fetching them; then call [`Scheduler::found`] or [`Scheduler::fetched`]. The rows are needed when `num_ahead`
+    /// other batches have been delivered.
     Fetch { key: PieceKey, kept: Range<u32>, wanted: Option<Arc<[u32]>>, num_ahead: u64 },
-    /// Turn bytes into arrays; then [`Scheduler::decoded`].
+    /// Decode bytes into arrays; then call [`Scheduler::decoded`].
     Decode { key: PieceKey, fetched: Box<Fetched> },
-    /// Keep only the rows `keep` of decoded arrays; then [`Scheduler::compacted`].
+    /// Keep only the rows `keep` of decoded arrays; then call [`Scheduler::compacted`].
     Compact { key: PieceKey, held: Held, keep: Arc<[u32]> },
-    /// Copy rows of the sources together, those of a slice of the order, or show them where they are, if that may be; then
+    /// Gather the rows of a slice of the order from the sources, or return a view if that is allowed; then call
     /// [`Scheduler::gathered`].
     Gather { number: u64, slice: BatchSlice, sources: Vec<Held>, rows: PlannedRows, may_be_view: bool },
 }
@@ -44,49 +45,49 @@ pub(super) struct Fetched {
     pub(super) read: PartRead,
     /// The kept rows of the part.
     pub(super) kept: Range<u32>,
-    /// Those of them that are read, counted in the part, unless all are.
+    /// The rows among them that are read, counted within the part; `None` for all.
     pub(super) wanted: Option<Arc<[u32]>>,
     pub(super) bodies: Vec<Body>,
 }
 
-/// How far a piece has got.
+/// The progress of a piece.
 #[derive(Debug)]
 pub(super) enum Stage {
     Queued,
     Fetching,
     Fetched(Box<Fetched>),
     Decoding,
-    /// All rows of the piece, or those named, sorted.
+    /// All rows of the piece, or those given, sorted.
     Ready(Held, Option<Arc<[u32]>>),
 }
 
-/// A part of a piece that planned batches want.
+/// A part of a piece that planned batches need.
 #[derive(Debug)]
 pub(super) struct Resident {
     pub(super) stage: Stage,
     pub(super) part: Part,
     /// Bytes charged to the budget.
     pub(super) charge: u64,
-    /// Those of them that are for the decoded arrays, by estimate.
+    /// The portion reserved for the decoded arrays, as estimated.
     pub(super) expected: u64,
     /// Rows planned so far.
     pub(super) num_planned: u32,
-    /// Planned batches that are not gathered yet.
+    /// Planned batches that have not been gathered yet.
     pub(super) num_users: usize,
-    /// Those of them that wait for the piece.
+    /// The batches among them that wait for the piece.
     pub(super) waiting: Vec<u64>,
-    /// Rows that they want; noted only when memory is short.
+    /// The rows that they need; recorded only if memory is short.
     pub(super) wanted: Vec<u32>,
-    /// The rows that are read, if not all.
+    /// The rows that are read; `None` for all.
     pub(super) keep: Option<Arc<[u32]>>,
-    /// It could not be read: it has no rows.
+    /// Whether it could not be read, and so has no rows.
     pub(super) is_lost: bool,
-    /// No batch planned from now on will want it.
+    /// Whether no batch planned from now on will need it.
     pub(super) is_finished: bool,
 }
 
 impl Resident {
-    /// Returns a part that nobody wants yet.
+    /// Returns a part that no batch needs yet.
     pub(super) fn new(part: Part) -> Self {
         Self {
             stage: Stage::Queued,
@@ -103,34 +104,34 @@ impl Resident {
         }
     }
 
-    /// Returns whether the arrays are there.
+    /// Returns whether the arrays are available.
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.stage, Stage::Ready(..))
     }
 
-    /// Returns how many rows the part has.
+    /// Returns the number of rows in the part.
     pub(super) fn num_rows(&self) -> u32 {
         self.part.kept.end - self.part.kept.start
     }
 }
 
-/// How far a batch has got.
+/// The progress of a batch.
 #[derive(Debug)]
 pub(super) enum Progress {
     Planned {
         rows: PlannedRows,
         num_missing: usize,
     },
-    /// With the bytes that were reserved for it.
+    /// The bytes reserved for it.
     Gathering(u64),
     Ready(RecordBatch, u64),
 }
 
-/// The rows of a batch: of which of its parts, and which rows of these.
+/// The rows of a batch: the part among those it needs, and the row within it.
 #[derive(Debug)]
 pub(super) enum PlannedRows {
     Each(Vec<SourceRow>),
-    /// Consecutive ones, where they come in the order of the dataset.
+    /// Consecutive rows, if they come in dataset order.
     Runs(Vec<(u32, Range<u32>)>),
 }
 
@@ -164,7 +165,7 @@ impl PlannedRows {
         rows
     }
 
-    /// Returns the rows as consecutive ones of one part, if they are.
+    /// Returns the rows as consecutive rows of one part, if they are.
     pub(super) fn as_run(&self) -> Option<(u32, Range<u32>)> {
         match self {
             Self::Each(rows) => {
@@ -176,16 +177,16 @@ impl PlannedRows {
     }
 }
 
-/// A batch from its planning to its delivery.
+/// A batch, from planning to delivery.
 #[derive(Debug)]
 pub(super) struct PlannedBatch {
     pub(super) slice: BatchSlice,
-    /// The number of rows that were planned, with those that cannot be read.
+    /// The number of planned rows, including those that cannot be read.
     pub(super) num_rows: usize,
     pub(super) pieces: Vec<PieceKey>,
-    /// Rows that it wants of each.
+    /// Number of rows needed of each part.
     pub(super) row_counts: Vec<u32>,
-    /// Their bytes, by the footers.
+    /// Their bytes according to the footers.
     pub(super) expected: u64,
     pub(super) progress: Progress,
 }
@@ -201,10 +202,10 @@ impl PlannedBatch {
     }
 }
 
-/// Memory of a row of a planned batch: its place and its number, and while it is planned its name.
+/// Memory per row of a planned batch: its part and its number, and its name during planning.
 const PLANNED_ROW_BYTES: u64 = 24;
 
-/// Memory of a part of a planned batch: its name there, how many rows are wanted of it, and at the part the batch's number.
+/// Memory per part of a planned batch: the part's key, the number of needed rows, and the batch's number at the part.
 const PLANNED_PIECE_BYTES: u64 = 32;
 
 /// Returns the memory of the plan of a batch.
@@ -213,7 +214,7 @@ pub(super) fn planned_bytes(num_rows: usize, num_pieces: usize) -> u64 {
     of_rows.saturating_add(PLANNED_PIECE_BYTES.saturating_mul(num_pieces as u64))
 }
 
-/// Notes at each of `pieces` which of its rows are wanted.
+/// Records for each of `pieces` which of its rows are needed.
 pub(super) fn note_wanted(residents: &mut FxHashMap<PieceKey, Resident>, pieces: &[PieceKey], rows: &PlannedRows) {
     rows.for_each(|(place, row)| {
         if let Some(resident) = residents.get_mut(&pieces[place as usize]) {
@@ -222,7 +223,7 @@ pub(super) fn note_wanted(residents: &mut FxHashMap<PieceKey, Resident>, pieces:
     });
 }
 
-/// Returns the rows to keep of a piece of `num_rows`, sorted; `None` where dropping the others saves little.
+/// Returns the rows to keep of a piece of `num_rows`, sorted; `None` if dropping the others saves little.
 pub(super) fn wanted_rows(wanted: &mut Vec<u32>, num_rows: usize) -> Option<Arc<[u32]>> {
     let mut rows = std::mem::take(wanted);
     rows.sort_unstable();

@@ -1,7 +1,8 @@
-//! Gathers rows that lie one after another in their sources, however the batch mixes them.
+//! Gathers rows that are consecutive in their sources, however the batch mixes them.
 //!
-//! Rows that are stored as they leave are taken in runs: of each source the next few. They are copied run by run, as memory
-//! lies, to where they stay in the cache, and mixed from there. Of a run's bits only those that are not set are looked at.
+//! Rows that are stored in the order in which they leave are taken in runs: the next few of each source. They are first
+//! copied run by run, sequentially, to memory that stays in the cache, and mixed from there. Of a run's bits only those
+//! that are not set are visited.
 
 use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer};
 
@@ -10,29 +11,29 @@ use super::gather::SourceRow;
 use super::slabs::{Room, Sink};
 use crate::past_caches::LINE;
 
-/// Rows of a run, on average at least: with shorter ones, a batch is gathered row by row.
+/// Minimum average rows per run: with shorter runs, a batch is gathered row by row.
 const LEAST_ROWS: usize = 8;
 
-/// How many runs ahead of the one at hand memory is asked for.
+/// How many runs ahead memory is prefetched.
 const RUNS_AHEAD: usize = 8;
 
-/// Values that are mixed at a time.
+/// Number of values mixed at a time.
 const BLOCK: usize = 64;
 
-/// Bits that are read at a time, wherever in a byte they begin.
+/// Bits that can be read at a time, whatever bit of a byte they start at.
 const BITS_AT_ONCE: usize = 56;
 
-/// Rows of a batch, taken apart into runs.
+/// The rows of a batch, split into runs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Runs {
     runs: Vec<Run>,
-    /// Where the rows of all runs stand in the batch, run by run.
+    /// The position in the batch of each row, run by run.
     places: Vec<u32>,
-    /// Where each row of the batch stands among the rows of all runs.
+    /// For each row of the batch, its index among the rows of all runs.
     order: Vec<u32>,
 }
 
-/// Rows that follow each other in one source.
+/// Consecutive rows of one source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     source: u32,
@@ -41,7 +42,7 @@ struct Run {
 }
 
 impl Runs {
-    /// Takes `rows` of so many sources apart; `None` where the runs would be short.
+    /// Splits `rows` of this many sources into runs; `None` if the runs would be short.
     pub(super) fn of(rows: &[SourceRow], num_sources: usize) -> Option<Self> {
         if rows.len() < num_sources * LEAST_ROWS || u32::try_from(rows.len()).is_err() {
             return None;
@@ -49,7 +50,7 @@ impl Runs {
         let mut by_source = of_sources(rows, num_sources);
         let mut runs: Vec<Run> = Vec::new();
         for (source, rows) in (0..).zip(&mut by_source) {
-            // Already so where each source's rows come as they are stored.
+            // Already sorted if each source's rows come in stored order.
             rows.sort_unstable();
             let mut next = None;
             for &(row, _) in rows.iter() {
@@ -71,7 +72,7 @@ impl Runs {
         Some(Self { runs, places, order })
     }
 
-    /// Visits each run, with one that is visited soon.
+    /// Visits each run, together with one that is visited soon.
     fn each(&self, mut visit: impl FnMut(Run, Option<&Run>)) {
         for (index, run) in self.runs.iter().enumerate() {
             visit(*run, self.runs.get(index + RUNS_AHEAD));
@@ -95,7 +96,7 @@ impl Runs {
         }
     }
 
-    /// Copies the values of all runs to where they stand in the batch.
+    /// Copies the values of all runs to their positions in the batch.
     fn put_mixed<const N: usize>(&self, mut out: impl Sink, in_runs: &[[u8; N]]) -> Buffer {
         let mut mixed = [[0; N]; BLOCK];
         for order in self.order.chunks(BLOCK) {
@@ -107,7 +108,8 @@ impl Runs {
         out.into_buffer()
     }
 
-    /// Returns one bit for each row: those of `bits`, which are bytes and the bits before row 0, and set without any.
+    /// Returns one bit for each row: `bits` has each source's bytes and the number of bits before row 0; `None` means
+    /// all set.
     pub(super) fn copy_bits(&self, bits: &[Option<(&[u8], usize)>]) -> BooleanBuffer {
         let len = self.places.len();
         let mut out = MutableBuffer::new(len.div_ceil(8)).with_bitset(len.div_ceil(8), true);
@@ -134,7 +136,7 @@ impl Runs {
     }
 }
 
-/// Returns the bits from `start` on, the first lowest; only [`BITS_AT_ONCE`] are all there.
+/// Returns the bits from `start` on, lowest first; only the first [`BITS_AT_ONCE`] are sure to be valid.
 #[inline]
 fn bits_from(bytes: &[u8], start: usize) -> u64 {
     let bytes = &bytes[start / 8..];
@@ -146,7 +148,7 @@ fn bits_from(bytes: &[u8], start: usize) -> u64 {
     u64::from_le_bytes(word) >> (start % 8)
 }
 
-/// Returns the rows of each source with their places in the batch.
+/// Returns each source's rows with their positions in the batch.
 fn of_sources(rows: &[SourceRow], num_sources: usize) -> Vec<Vec<(u32, u32)>> {
     let mut counts = vec![0; num_sources];
     rows.iter().for_each(|&(source, _)| counts[source as usize] += 1);
@@ -165,7 +167,7 @@ mod tests {
     use super::super::slabs::tests::room;
     use super::*;
 
-    /// Returns rows that are taken from the sources in runs, some of them backwards, mixed by a seed.
+    /// Returns rows taken from the sources in runs, some of them backwards, mixed according to a seed.
     fn mixed(runs: &[(u32, u32, u32)], seed: u64) -> Vec<SourceRow> {
         let mut rows: Vec<(u64, SourceRow)> = Vec::new();
         for (number, &(source, first, len)) in (0..).zip(runs) {

@@ -1,28 +1,29 @@
-//! Decides what a stream does next, within its memory.
+//! Decides what a stream does next, within its memory limit.
 //!
-//! Sans-IO: worker threads ask [`Scheduler::next_task`] what to do and report what came of it. Batches
-//! are planned ahead along the order; each names the parts of pieces (of spans) whose rows it needs; parts
-//! are fetched in the order in which they are first needed, while the budget has room; a batch is
-//! gathered when its parts are there; a part is dropped when the order has left it.
+//! Sans-IO: worker threads ask [`Scheduler::next_task`] for tasks and report the results. Batches are planned ahead
+//! along the order; each names the parts of pieces (of spans) whose rows it needs; parts are fetched in the order in
+//! which they are first needed, while the budget has room; a batch is gathered when its parts are available; a part is
+//! dropped when the order has passed it.
 //!
-//! **What is counted.** A part, from the request until it is decoded, with all that fetching and decoding
-//! take by the footer; then with the memory of its arrays. A batch, from before it is gathered, unless it is a view of a
-//! part, until the consumer has the next one; of several that it takes at once only the last, when it comes for more. The
-//! rows of planned batches. Fetches leave room for the next batch.
+//! **What is counted.** A part, from the request until it is decoded, with everything that fetching and decoding take
+//! according to the footer; then the memory of its arrays. A batch, from before it is gathered, unless it is a view of
+//! a part, until the consumer has the next one; of several taken at once, only the last counts when the consumer comes
+//! for more. The rows of planned batches. Fetches leave room for the next batch.
 //!
-//! **How far ahead bytes are fetched.** As far as keeps the decoders busy: bytes that wait to be decoded are memory that the
-//! system has to give anew, and that the next bytes could have had. So those asked for and not yet being decoded are at
-//! most a window, which grows by what arrives while nothing is being decoded, as TCP's does at its start (RFC 5681, 3.1).
-//! What is asked for at once shares the network, and arrives at once. So what only later batches need waits until most of
-//! the first batch has come.
+//! **How far ahead bytes are fetched.** As far as keeps the decoders busy: bytes waiting to be decoded occupy newly
+//! allocated memory that the next bytes could have reused. So bytes requested but not yet being decoded are limited by
+//! a window, which grows by what arrives while nothing is being decoded, as in TCP's slow start (RFC 5681, 3.1).
+//! Concurrent requests share the network and finish at about the same time. So what only later batches need waits until
+//! most of the first batch has arrived.
 //!
-//! **How far ahead they are decoded.** From a store as far as the memory goes, which outlasts a stall. What lies at hand no
-//! further than a loop may take batches in a burst, and than keeps all threads busy: what is decoded earlier is memory that
-//! the system has to give anew, and has left the processor's caches when it is gathered. A stream that rests is not ahead of
-//! the next batch: while one thread gathers that, the others would decode all the rest.
+//! **How far ahead they are decoded.** From a remote store, as far as memory allows, to outlast a stall. From local
+//! files, no further than a loop's bursts of batches and busy threads require: what is decoded earlier occupies newly
+//! allocated memory, and has left the processor's caches when it is gathered. A resting stream does not work beyond the
+//! next batch: while one thread gathers that, the others would decode all the rest.
 //!
-//! [`planning`] says which batches come next and what they need, [`gathering`] which are made of what is there, [`delivery`]
-//! what the consumer takes, [`blocks`] what happens when the window does not fit, and [`losing`] when a part cannot be read.
+//! [`planning`] decides which batches come next and what they need, [`gathering`] which are gathered, [`delivery`]
+//! handles what the consumer takes, [`blocks`] what happens if the window does not fit, and [`losing`] what happens if
+//! a part cannot be read.
 
 mod blocks;
 mod delivery;
@@ -48,18 +49,19 @@ use crate::config;
 use crate::plan::{EpochPlan, PieceId, Share, Walk};
 use crate::reader::{Part, TooLarge};
 
-/// Others wait while more parts of the first batch than these are on their way: so few may be late without holding up all.
+/// Other parts wait while more than this many parts of the first batch are in flight: so few may be late without
+/// delaying everything.
 const FEW_PARTS: usize = 4;
 
-/// And while these are more bytes: less is no burden to a network.
+/// They also wait while more than this many bytes are in flight: less does not burden a network.
 const FEW_BYTES: u64 = 16 << 20;
 
-/// How much a stream held and read again.
+/// How much a stream held, and read again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) memory_bytes: u64,
     pub(super) peak_memory_bytes: u64,
-    /// Rows that were decoded and dropped for lack of memory, to be read again.
+    /// Rows that were decoded, then dropped for lack of memory, to be read again.
     pub(super) num_evicted_rows: u64,
     pub(super) bytes_decoded: u64,
     pub(super) num_ready: usize,
@@ -73,71 +75,71 @@ type Cut = dyn Fn(PieceId) -> Vec<Part> + Send;
 pub(super) struct Scheduler {
     plan: Arc<EpochPlan>,
     walk: Walk,
-    /// What is reserved for the walk, and what would be without a limit.
+    /// What is reserved for the walk, and what it would take without a limit.
     walk_bytes: u64,
     most_walk_bytes: u64,
-    /// The part of the limit that it may take.
+    /// The fraction of the limit that it may take.
     walk_share: u64,
     share: Share,
-    /// The batches, of this rank's, still to plan.
+    /// The batches of this rank that are still to be planned.
     numbers: Peekable<Box<dyn Iterator<Item = u64> + Send>>,
-    /// Where the next batch begins, of batches that end where parts do; `None` where all have as many rows.
+    /// Where the next batch begins, if batches end where parts do; `None` if all have the same size.
     position: Option<u64>,
     /// Returns the parts in which a piece is read.
     cut: Box<Cut>,
-    /// Those of the pieces that planned batches want.
+    /// The parts of the pieces that planned batches need.
     parts: FxHashMap<PieceId, Arc<[Part]>>,
     budget: Budget,
-    /// Batches planned and not delivered; the first is number `num_delivered` of this stream.
+    /// Batches that are planned but not delivered; the first is number `num_delivered` of this stream.
     batches: VecDeque<PlannedBatch>,
     num_delivered: u64,
     is_planned_to_end: bool,
-    /// The number of a batch that cannot be made: the delivery ends before it.
+    /// The number of a batch that cannot be made: delivery ends before it.
     end: u64,
     residents: FxHashMap<PieceKey, Resident>,
-    /// Pieces to fetch, first needed first.
+    /// Pieces to fetch, in the order in which they are first needed.
     queue: VecDeque<PieceKey>,
-    /// Pieces with bytes, by the batch that needs them first.
+    /// Fetched pieces, by the batch that needs them first.
     to_decode: BTreeSet<(u64, PieceKey)>,
     to_compact: Vec<PieceKey>,
-    /// Bytes that were asked for and that no thread has begun to decode.
+    /// Bytes that were requested and that no thread has begun to decode.
     undecoded_bytes: u64,
-    /// How many of them there may be.
+    /// The maximum of these bytes.
     fetch_window: u64,
-    /// It grows by one in so many of the bytes that come while decoders wait.
+    /// The window grows by one byte for this many that arrive while decoders wait.
     window_growth: u64,
-    /// How many bytes of batches, and how many parts however large, may be decoded ahead; `None` for all that fit.
+    /// How many bytes of batches, and how many parts of any size, may be decoded ahead; `None` for all that fit.
     decoded_ahead: Option<(u64, u64)>,
-    /// Nothing is decoded or gathered for a batch behind the next one.
+    /// Whether nothing is decoded or gathered for batches after the next one.
     is_resting: bool,
     num_decoding: usize,
     /// Pieces being fetched or decoded, and batches being gathered.
     num_under_way: usize,
     num_ready: usize,
     ready_bytes: u64,
-    /// Of the batches that the consumer has.
+    /// Bytes of the batches that the consumer has.
     delivered_bytes: u64,
-    /// Of the last of them.
+    /// Bytes of the last of these.
     last_bytes: u64,
-    /// 0 while the window fits.
+    /// The number of the current block; 0 while the window fits.
     block: u32,
-    /// Batches of a block at most.
+    /// Maximum number of batches in a block.
     max_block_len: usize,
     largest_part: u64,
-    /// Of the batch that was planned last.
+    /// Number of pieces of the last planned batch.
     num_batch_pieces: usize,
     row_bytes: RowBytes,
-    /// What a gathered row takes beyond what was decoded of it, if something is made of batches.
+    /// Additional bytes of a gathered row compared to its decoded form, if batches are transformed.
     finished_row_bytes: Option<u64>,
     num_evicted_rows: u64,
     holes: Holes,
 }
 
-/// The part of the limit for what is drawn of a permutation, and of lanes.
+/// The fraction of the limit for rows drawn from a permutation, and for lanes.
 const PERMUTED_SHARE: u64 = 8;
 const LANES_SHARE: u64 = 4;
 
-/// What became of the wish to go on.
+/// The outcome of an attempt to proceed.
 enum Step {
     Do(Task),
     Wait,
@@ -203,13 +205,13 @@ impl Scheduler {
         }
     }
 
-    /// Has a gathered row take `bytes` beyond what was decoded of it, if something is made of batches.
+    /// Makes a gathered row take `bytes` more than its decoded form, if batches are transformed.
     pub(super) fn with_finished_row_bytes(mut self, bytes: Option<u64>) -> Self {
         self.finished_row_bytes = bytes;
         self
     }
 
-    /// Has batches end where parts do, if rows come as they are decoded and there is nobody to share them with.
+    /// Makes batches end where parts do, if rows come as they are decoded and no other reader shares them.
     pub(super) fn following_parts(mut self) -> Self {
         let Share { world_size, num_workers, drop_last, from, .. } = self.share;
         let is_alone = world_size == 1 && num_workers == 1 && !drop_last;
@@ -217,14 +219,14 @@ impl Scheduler {
         self
     }
 
-    /// Has so many bytes under way at first. Where they are what the network was measured to bring, more are rarely of use:
-    /// their number grows slowly.
+    /// Sets the initial bytes in flight. If they are what the network was measured to deliver, more are rarely useful,
+    /// so the window grows slowly.
     pub(super) fn with_fetch_window(self, bytes: u64, is_measured: bool) -> Self {
         let window_growth = if is_measured { config::MEASURED_WINDOW_GROWTH } else { 1 };
         Self { fetch_window: bytes, window_growth, ..self }
     }
 
-    /// Has the bytes lie at hand, for `num_threads` to decode: nothing is gained by what is done early.
+    /// Declares the bytes to be local, for `num_threads` to decode: working far ahead gains nothing.
     pub(super) fn with_bytes_at_hand(mut self, num_threads: usize) -> Self {
         self.fetch_window = config::LOCAL_FETCH_WINDOW_BYTES;
         let num_parts = config::PARTS_AHEAD_PER_THREAD.saturating_mul(num_threads.max(1) as u64);
@@ -232,16 +234,16 @@ impl Scheduler {
         self
     }
 
-    /// From now on nothing is decoded or gathered for a batch behind the next one, unless nothing else can be done.
+    /// From now on, decodes and gathers only for the next batch, unless nothing else can be done.
     pub(super) fn rest(&mut self) {
         self.is_resting = true;
     }
 
-    /// Returns what to do now; `None` until something is reported or delivered.
+    /// Returns the next task; `None` until something is reported or delivered.
     ///
     /// # Errors
     ///
-    /// [`TooLarge`] where a part or a batch alone exceeds the limit.
+    /// [`TooLarge`] if a part or a batch alone exceeds the limit.
     pub(super) fn next_task(&mut self) -> Result<Option<Task>, TooLarge> {
         'again: loop {
             self.plan_ahead()?;
@@ -264,7 +266,7 @@ impl Scheduler {
         self.is_planned_to_end && self.batches.is_empty()
     }
 
-    /// Returns whether a row has been read twice and more, on average, for want of memory.
+    /// Returns whether, for lack of memory, the average row has been read at least twice.
     pub(super) fn rereads(&self) -> bool {
         self.block > 0 && self.num_evicted_rows > self.num_delivered.saturating_mul(self.batch_rows() as u64)
     }
@@ -291,7 +293,7 @@ impl Scheduler {
         &self.holes
     }
 
-    /// Returns what the next batch waits for: what the stream is at work on, as what is needed first is done first.
+    /// Returns what the next batch waits for: what the stream is working on, since it works on what is needed first.
     pub(super) fn awaited(&self) -> Cause {
         if !self.batches.front().is_some_and(PlannedBatch::is_missing_pieces) {
             Cause::Gathering
@@ -304,18 +306,18 @@ impl Scheduler {
         }
     }
 
-    /// Reports the bytes of a piece that were waited for.
+    /// Reports the bytes of a piece that had to be waited for.
     pub(super) fn fetched(&mut self, key: PieceKey, fetched: Fetched) {
         let is_idle = self.to_decode.is_empty() && self.num_decoding == 0;
         if is_idle && let Some(resident) = self.residents.get(&key) {
-            // Nobody had anything to decode: more has to be asked for at once.
+            // No decoder had anything to do: more must be requested at once.
             let growth = resident.part.cost.fetched / self.window_growth;
             self.fetch_window = self.fetch_window.saturating_add(growth);
         }
         self.found(key, fetched);
     }
 
-    /// Reports the bytes of a piece that were there.
+    /// Reports the bytes of a piece that were available at once.
     pub(super) fn found(&mut self, key: PieceKey, fetched: Fetched) {
         self.num_under_way -= 1;
         let Some(resident) = self.residents.get_mut(&key) else { return };
@@ -333,8 +335,8 @@ impl Scheduler {
         self.arrived(key, held);
     }
 
-    /// Reports that a batch cannot be gathered, or nothing made of it: the delivery ends before it. Returns whether it did
-    /// not end before.
+    /// Reports that a batch cannot be gathered or transformed: delivery ends before it. Returns `false` if it already
+    /// ended earlier.
     pub(super) fn failed(&mut self, number: u64) -> bool {
         self.num_under_way -= 1;
         let is_first = number < self.end;
@@ -344,7 +346,7 @@ impl Scheduler {
         is_first
     }
 
-    /// Holds what became of a part, for the batches that wait for it.
+    /// Stores the decoded part for the batches that wait for it.
     fn arrived(&mut self, key: PieceKey, held: Held) {
         let Some(resident) = self.residents.get_mut(&key) else { return };
         let (waiting, keep) = (std::mem::take(&mut resident.waiting), resident.keep.take());
@@ -358,7 +360,7 @@ impl Scheduler {
         }
     }
 
-    /// Reports the arrays of a piece that was ready and keeps fewer rows now.
+    /// Reports the arrays of a decoded piece that now keeps fewer rows.
     pub(super) fn compacted(&mut self, key: PieceKey, held: Held, keep: Arc<[u32]>) {
         self.num_under_way -= 1;
         self.hold(key, held, Some(keep));
@@ -412,14 +414,14 @@ impl Scheduler {
         let room = self.room_for_batch();
         let is_due = self.batches.front().is_some_and(PlannedBatch::is_missing_pieces);
         if least > self.budget.limit() {
-            // Behind the batches before the first that needs it.
+            // After the batches before the first one that needs it.
             return if is_due && self.is_stuck() { Err(self.too_large(key.piece, least)) } else { Ok(Step::Wait) };
         }
         if !self.budget.has_room(bytes.saturating_add(room)) {
             if !is_due || !self.is_stuck() {
                 return Ok(Step::Wait);
             }
-            // What is left of the part when it is decoded has to fit beside the batch.
+            // What is left of the part once it is decoded has to fit in addition to the batch.
             let due = bytes.max(expected.saturating_add(room));
             if let Some(step) = self.make_room(key.piece, due)? {
                 return Ok(step);
@@ -440,7 +442,7 @@ impl Scheduler {
         Ok(Step::Do(Task::Fetch { key, kept, wanted, num_ahead }))
     }
 
-    /// Returns whether the network has enough to do with what the stream's first batch needs.
+    /// Returns whether the stream's first batch alone keeps the network busy.
     fn awaits_first_batch(&self) -> bool {
         let is_first = |batch: &&PlannedBatch| self.num_delivered == 0 && batch.is_missing_pieces();
         let Some(first) = self.batches.front().filter(is_first) else { return false };
@@ -454,7 +456,7 @@ impl Scheduler {
         num_parts > FEW_PARTS && num_bytes > FEW_BYTES
     }
 
-    /// Returns whether nothing happens any more unless something is given up.
+    /// Returns whether no progress is possible unless something is given up.
     fn is_stuck(&self) -> bool {
         self.num_under_way == 0 && self.num_ready == 0 && self.to_decode.is_empty()
     }
@@ -465,16 +467,16 @@ impl Scheduler {
             Progress::Planned { rows, .. } => Some((rows.len(), batch.expected)),
             _ => None,
         });
-        // Rows that were seen may have been of another size.
+        // Rows seen so far may have been of another size.
         next.map_or(0, |(rows, expected)| self.row_bytes.of(rows).min(self.row_bytes.corrected(expected)))
     }
 
-    /// Returns the limit in which there is room for so many bytes beside the walk.
+    /// Returns the limit that leaves room for this many bytes beside the walk.
     fn limit_for(&self, bytes: u64) -> u64 {
         bytes.saturating_add(self.most_walk_bytes.min(bytes.div_ceil(self.walk_share - 1)))
     }
 
-    /// Walks anew, from a position on.
+    /// Restarts the walk at a position.
     fn walk_from(&mut self, position: u64) {
         self.end_walk();
         let step = u64::from(self.share.world_size);
@@ -483,7 +485,7 @@ impl Scheduler {
         self.budget.reserve(self.walk_bytes);
     }
 
-    /// Gives back what the walk holds: it has come to its end.
+    /// Frees what the walk holds, at its end.
     fn end_walk(&mut self) {
         self.walk = self.plan.walk_within(0, 1, 0);
         self.budget.release(std::mem::take(&mut self.walk_bytes));
@@ -495,8 +497,8 @@ impl Scheduler {
         TooLarge { piece, part_bytes: bytes, needed_bytes, batch_rows }
     }
 
-    /// Returns whether a part that batch `first` needs, and none before it, may wait: for something that is under way, or
-    /// that the consumer can take.
+    /// Returns whether a part that is first needed by batch `first` may wait: for something in progress, or for the
+    /// consumer to take a batch.
     fn is_far_ahead(&self, first: u64) -> bool {
         if self.num_under_way == 0 && self.num_ready == 0 {
             return false;

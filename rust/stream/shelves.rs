@@ -1,9 +1,9 @@
-//! Puts the rows of a part on shelves, in the order in which they leave.
+//! Stores the rows of a part on shelves, in the order in which they leave.
 //!
-//! Most columns are decoded first, and picked from then. Lists of numbers that are all as long, tokens and embeddings, are
-//! the largest: they are put where they belong from their pages where these hold them as Arrow does, and else as they are
-//! decoded, a few rows at a time, which are still in the cache. They go past it themselves: nobody reads them soon.
-//! Their integers take [fewer bytes](super::narrow) where these are enough.
+//! Most columns are decoded first and then picked apart. The largest ones, lists of numbers of equal length such as
+//! tokens and embeddings, are put in place directly: from their pages if these hold them in Arrow's layout, and
+//! otherwise as they are decoded, a few rows at a time, while they are still in the cache. The copies bypass the cache,
+//! since they are not read soon. Integers take [fewer bytes](super::narrow) if these suffice.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -23,22 +23,22 @@ use crate::error::Result;
 use crate::past_caches::PastCaches;
 use crate::reader::EpochReader;
 
-/// Rows of a part at least that are stored as they leave for the sake of the cache, in which those of fewer stay.
+/// Minimum rows of a part to be stored in leaving order for the sake of the cache: smaller parts stay in it anyway.
 const LEAST_ROWS: usize = 1024;
 
-/// Shelves of a part at most. Half of a part is held, on average, and half of a shelf.
+/// Maximum shelves of a part. On average, half of a part is held, and half of a shelf.
 const MAX_SHELVES: usize = 8;
 
-/// Bytes of a column on a shelf at least, on average: smaller blocks are not given back to the system one by one.
+/// Minimum average bytes of a column on a shelf: smaller blocks are not returned to the system individually.
 const LEAST_COLUMN_BYTES: usize = 64 << 10;
 
 /// Rows that are decoded first, to see how long their lists are.
 const FIRST_ROWS: usize = 8;
 
-/// Bytes that are decoded at a time after those: they stay in the cache.
+/// Bytes that are decoded at a time after that: they stay in the cache.
 const DECODED_BYTES: usize = 128 << 10;
 
-/// Bytes of a decoded row at least that is put where it belongs by itself.
+/// Minimum bytes of a decoded row that is put in place individually.
 const LEAST_ROW_BYTES: usize = 256;
 
 /// An order of rows, cut into shelves.
@@ -50,15 +50,15 @@ pub(super) struct Shelves {
     narrowing: Arc<Narrowing>,
 }
 
-/// What came of putting lists of one length where they belong.
+/// The outcome of putting lists of equal length in place.
 #[derive(Debug)]
 pub(super) enum Filled {
     All(Result<Vec<ArrayData>, ArrowError>),
-    /// There is none, or offsets would not fit; with what was read.
+    /// There is no room, or offsets would overflow; with what was read.
     NoRoom(ArrayData),
-    /// They are not of one length.
+    /// The lists differ in length.
     Uneven,
-    /// A number is too large for the bytes that it was to have.
+    /// An integer does not fit into the chosen bytes.
     TooLarge,
 }
 
@@ -67,17 +67,17 @@ pub(super) enum Filled {
 pub(super) struct Places {
     /// The place of each row: each place once.
     of_rows: Arc<[u32]>,
-    /// Two to this power are the places on a shelf.
+    /// A shelf has two to this power places.
     shelf_bits: u32,
 }
 
 impl Places {
-    /// Returns the shelf of a row, and its place there.
+    /// Returns a row's shelf, and its place there.
     pub(super) fn find(&self, row: u32) -> (usize, u32) {
         self.split(self.of_rows[row as usize])
     }
 
-    /// Has the processor read where a row is before it is asked.
+    /// Prefetches where a row is.
     pub(super) fn prefetch(&self, row: u32) {
         prefetch(&self.of_rows, row as usize);
     }
@@ -93,8 +93,8 @@ impl Places {
 }
 
 impl Shelves {
-    /// Returns shelves for rows of `schema`, of about `num_bytes`, that leave in `order`; `None` where they are better held as
-    /// they are decoded.
+    /// Returns shelves for rows of `schema`, about `num_bytes` in all, that leave in `order`; `None` if they are better
+    /// held as they are decoded.
     pub(super) fn new(
         schema: &SchemaRef,
         num_bytes: u64,
@@ -108,7 +108,7 @@ impl Shelves {
         Self::of(order, num_shelves)
     }
 
-    /// Cuts an order into so many shelves, or fewer; `None` if it does not name each row once.
+    /// Cuts an order into at most this many shelves; `None` if it does not name each row once.
     pub(super) fn of(rows: Vec<u32>, num_shelves: usize) -> Option<Self> {
         let mut of_rows = vec![u32::MAX; rows.len()];
         for (place, row) in (0..).zip(&rows) {
@@ -120,7 +120,7 @@ impl Shelves {
         is_order.then(|| Self { rows, places, narrowing: Arc::default() })
     }
 
-    /// Goes by how narrowing went elsewhere.
+    /// Uses the results of narrowing other parts.
     pub(super) fn with_narrowing(self, narrowing: &Arc<Narrowing>) -> Self {
         Self { narrowing: Arc::clone(narrowing), ..self }
     }
@@ -135,15 +135,15 @@ impl Shelves {
         self.rows.chunks(1 << self.places.shelf_bits)
     }
 
-    /// Returns what each shelf has of a column: its rows, beginning with those of the first of `sources`. Dictionaries have
-    /// their numbers there, and all the values that the column has, which are in memory once.
+    /// Returns each shelf's part of a column: its rows, starting with those of the first of `sources`. Of dictionaries,
+    /// shelves hold keys, and all of the column's values, which are in memory once.
     fn pick(&self, sources: &[ArrayData]) -> Result<Vec<ArrayData>, ArrowError> {
         if let [column] = sources {
             let words = match column.data_type() {
                 DataType::Dictionary(key, _) => key,
                 data_type => data_type,
             };
-            // Intervals of 8 bytes begin at multiples of 4.
+            // Intervals of 8 bytes are aligned to 4.
             let is_word = !matches!(words, DataType::Interval(_));
             match words.primitive_width().filter(|_| is_word) {
                 Some(1) => return Ok(self.words(column, column.buffer::<u8>(0))),
@@ -177,7 +177,8 @@ impl Shelves {
         self.each().map(on_shelf).collect()
     }
 
-    /// Returns the bytes that are enough for the integers of the first lists, if they have more and all may have fewer.
+    /// Returns the bytes that suffice for the integers of the first lists, if their type has more and all may use
+    /// fewer.
     fn fewer_bytes(&self, sources: &[&ArrayData]) -> Option<usize> {
         let first = sources.first()?;
         let are_lists = matches!(first.data_type(), DataType::List(_) | DataType::LargeList(_));
@@ -200,7 +201,7 @@ impl Shelves {
         self.each().map(on_shelf).collect()
     }
 
-    /// Returns which rows of each shelf are not NULL; only those that are cost something.
+    /// Returns the validity of each shelf's rows; only NULL rows cost time.
     fn validity(&self, nulls: &NullBuffer) -> Vec<NullBuffer> {
         let mut bits: Vec<Vec<u64>> = self.each().map(|rows| vec![u64::MAX; rows.len().div_ceil(64)]).collect();
         for (places, word) in self.places.of_rows.chunks(64).zip(nulls.inner().bit_chunks().iter_padded()) {
@@ -217,8 +218,8 @@ impl Shelves {
         self.each().zip(bits).map(of_shelf).collect()
     }
 
-    /// Puts lists of numbers where they belong as they are decoded; `Err` holds what was read of those that are not all as
-    /// long, or are too short.
+    /// Puts lists of numbers in place as they are decoded; `Err` holds what was read if they differ in length or are
+    /// too short.
     fn place(&self, column: &mut dyn ColumnReader) -> Result<Result<Vec<ArrayData>, Vec<ArrayData>>> {
         let Some(width) = item_width(column.data_type()) else { return Ok(Err(Vec::new())) };
         let first = |column: &mut dyn ColumnReader| {
@@ -254,7 +255,7 @@ impl Shelves {
         }
     }
 
-    /// Puts lists where they belong as they are.
+    /// Puts lists in place unchanged.
     fn fill_as_stored(&self, column: &mut dyn ColumnReader, lists: ArrayData, row_len: usize) -> Result<Filled> {
         match item_width(lists.data_type()) {
             Some(1) => self.fill(column, lists, row_len, |_, _, _: &mut [MaybeUninit<u8>]| false),
@@ -265,8 +266,8 @@ impl Shelves {
         }
     }
 
-    /// Puts lists where they belong, row by row; `lists` are the first of them. Rows whose items have other bytes than they
-    /// are to have are left to `put`, which returns whether it could.
+    /// Puts lists in place, row by row, starting with `lists`. Rows whose items have another width than the target are
+    /// passed to `put`, which returns whether they fit.
     fn fill<N: ArrowNativeType>(
         &self,
         column: &mut dyn ColumnReader,
@@ -309,15 +310,15 @@ impl Shelves {
         if left.is_none() {
             return Ok(Filled::TooLarge);
         }
-        // More than all rows are found behind the last: who reads them once more says so.
+        // There are more rows than expected: reading them once more reports the error.
         if column.read(0).is_err() {
             return Ok(Filled::Uneven);
         }
         let data_type = with_item_width(lists.data_type(), size_of::<N>());
         let of_shelf = |(rows, mut values): (&[u32], Vec<N>)| {
             #[expect(unsafe_code, reason = "filling the memory before it is written would cost as much as the rows")]
-            // SAFETY: there is room for so many, and each was written: the loop has ended after as many rows as there are
-            // places, each of which is that of one row, and none of them was refused.
+            // SAFETY: there is room for this many, and each was written: the loop ended after as many rows as there are
+            // places, each of which belongs to one row, and none of them was refused.
             unsafe {
                 values.set_len(rows.len() * row_len);
             }
@@ -326,7 +327,7 @@ impl Shelves {
         Ok(Filled::All(self.each().zip(shelves).map(of_shelf).collect()))
     }
 
-    /// Returns room for all rows of so many items on each shelf; `None` where there is none, or offsets would not fit.
+    /// Returns room on each shelf for its rows of this many items; `None` if there is none, or offsets would overflow.
     fn room<T>(&self, row_len: usize) -> Option<Vec<Vec<T>>> {
         let on_shelf = |rows: &[u32]| {
             let num_items = rows.len().checked_mul(row_len).filter(|&num| i32::try_from(num).is_ok())?;
@@ -363,7 +364,7 @@ impl Storing for Shelves {
     }
 }
 
-/// Returns the length of lists that are all as long, without a NULL.
+/// Returns the common length of lists, if they are equally long and not NULL.
 fn even_len(lists: &ArrayData) -> Option<usize> {
     if has_nulls(lists) {
         return None;
@@ -431,7 +432,7 @@ pub(super) mod tests {
     use crate::dataset::{Decoded, Decoders, Trial, field_of};
     use crate::decode::tests::{cuts, open, set_of, shapes};
 
-    /// Returns the numbers of rows in an order that hangs on the seed.
+    /// Returns the numbers of rows in an order that depends on the seed.
     pub(in super::super) fn order(num_rows: usize, seed: u64) -> Vec<u32> {
         let mut order: Vec<u32> = (0..).take(num_rows).collect();
         order.sort_by_key(|row| (u64::from(*row) + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
@@ -452,7 +453,8 @@ pub(super) mod tests {
         Held::on_shelves(rows.schema_ref(), shelves, batches.into_iter().map(batch).collect())
     }
 
-    /// Returns lists of so many items each, `None` of a NULL, with items that count up, but for one of another value.
+    /// Returns lists with the given numbers of items, NULL for `None`; items count up, except for one with another
+    /// value.
     #[expect(clippy::cast_precision_loss, reason = "items are below 2^24, or powers of two")]
     fn lists(kind: usize, lens: &[Option<usize>], other: Option<(usize, i64)>) -> ArrayRef {
         let mut count = 0;
@@ -479,8 +481,8 @@ pub(super) mod tests {
     }
 
     proptest! {
-        /// Lists that are all as long are put where they belong as they are decoded, but for those that turn out not to be;
-        /// their integers take fewer bytes, but for those that turn out too large.
+        /// Lists of equal length are put in place as they are decoded, except for those that turn out to differ; their
+        /// integers take fewer bytes, except for those that turn out too large.
         #[test]
         fn lists_on_shelves_are_those_that_were_decoded(
             kind in 0_usize..4, len in prop_oneof![1_usize..8, 60_usize..140], num_rows in 1_usize..200,
@@ -492,7 +494,7 @@ pub(super) mod tests {
         ) {
             let mut lens = vec![Some(len); num_rows + skip];
             if let Some((at, other)) = odd {
-                // Those of one length can be NULL, not shorter.
+                // Fixed-size lists can be NULL, but not shorter.
                 lens[at.index(num_rows + skip)] = if kind >= 2 { None } else { other };
             }
             let largest = if kind == 1 { i64::MAX } else { i64::from(i32::MAX) };
@@ -513,7 +515,7 @@ pub(super) mod tests {
                     _ => u64::from_ne_bytes(item.try_into().unwrap()),
                 });
                 let largest = all.max().unwrap();
-                // A part in which a number turns out too large for 2 bytes is stored as it is, even if 4 were enough.
+                // A part with a number too large for 2 bytes is stored unchanged, even if 4 would suffice.
                 let are_stored_in = |bytes: usize| stored.iter().all(|array| item_width(array.data_type()) == Some(bytes));
                 match largest {
                     ..=0xffff => prop_assert!(are_stored_in(2)),
@@ -533,7 +535,7 @@ pub(super) mod tests {
     }
 
     proptest! {
-        /// Lists of any length have their integers in fewer bytes, too, but for those that turn out too large.
+        /// Lists of differing lengths also store integers in fewer bytes, except for those that turn out too large.
         #[test]
         fn ragged_lists_on_shelves_are_those_that_were_decoded(
             kind in 0_usize..2, lens in prop::collection::vec(prop::option::weighted(0.999, 0_usize..60), 2..200),
@@ -565,7 +567,7 @@ pub(super) mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
 
-        /// Whatever of a file is put where it belongs from the page itself.
+        /// Tests all that is put in place directly from a file's pages.
         #[test]
         fn rows_of_files_on_shelves_are_those_that_are_decoded_at_once(
             shape in shapes(), cuts in cuts(), num_shelves in 1_usize..9, seed in any::<u64>(),

@@ -1,9 +1,9 @@
-//! Memory of the consumer's that batches are gathered into: pinned memory, which a GPU reads.
+//! Consumer-owned memory that batches are gathered into: pinned memory, which a GPU reads.
 //!
-//! Who wants batches there hands over slabs ahead of time, one for each batch. A thread that gathers takes one, if there is
-//! one, and lays the buffers of its batch side by side in it; those that do not fit, and those that are made otherwise, are in
-//! plain memory, as all are without slabs. A slab serves one batch, and its owner is let go of with the last of its buffers:
-//! whether a copy to a GPU still reads from it is known to its owner alone, so nothing is used again here.
+//! The consumer supplies slabs ahead of time, one for each batch. A gathering thread takes one, if available, and lays
+//! out the buffers of its batch in it; those that do not fit, and those that are made by other means, go to plain
+//! memory, as all do without slabs. A slab serves one batch, and its owner is released with the last of its buffers:
+//! only the owner knows whether a copy to a GPU still reads from it, so nothing is reused here.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_buffer::{Buffer, MutableBuffer};
 
-/// Where each buffer begins: as those that arrow allocates do.
+/// Alignment of each buffer, the same as that of arrow's own allocations.
 const ALIGNMENT: usize = 64;
 
 /// Memory for the buffers of one batch.
@@ -20,12 +20,12 @@ const ALIGNMENT: usize = 64;
 pub struct Slab(Buffer);
 
 impl Slab {
-    /// Returns the memory of a buffer as one that may be written to.
+    /// Returns a slab over the memory of a buffer, which will be written to.
     ///
     /// # Safety
     ///
-    /// The memory may be written to, and nobody but the buffer's owner refers to it: neither reads nor writes it before it
-    /// has become a batch, and not through this buffer, nor clones of it.
+    /// The memory must be writable, and only the buffer's owner may refer to it. It must be neither read nor written
+    /// before it has become a batch, and never through this buffer or clones of it.
     #[expect(unsafe_code, reason = "a buffer does not know who else has its memory")]
     pub unsafe fn new(memory: Buffer) -> Self {
         Self(memory)
@@ -49,14 +49,14 @@ impl Slabs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns how many slabs wait, and the bytes that the largest batch needed, of those gathered since this was asked first.
+    /// Returns the number of waiting slabs, and the bytes needed by the largest batch gathered since the first call.
     pub(super) fn ask(&self) -> (usize, usize) {
         let mut waiting = self.lock();
         waiting.are_wanted = true;
         (waiting.slabs.len(), waiting.needed_bytes)
     }
 
-    /// Adds a slab; those that are smaller go.
+    /// Adds a slab, and drops smaller ones.
     pub(super) fn supply(&self, slab: Slab) {
         let len = slab.0.len();
         let mut waiting = self.lock();
@@ -65,24 +65,24 @@ impl Slabs {
         let (large, small): (VecDeque<Slab>, VecDeque<Slab>) = all.into_iter().partition(|slab| slab.0.len() >= len);
         waiting.slabs = large;
         drop(waiting);
-        // What owns them may be anything, and is let go of without the lock.
+        // Their owners may be anything, so they are dropped without holding the lock.
         drop(small);
     }
 
-    /// Takes the next slab, for one batch; one without any bytes where there is none. `None` where none are wanted.
+    /// Takes the next slab, for one batch; an empty one if there is none. `None` if slabs are not wanted.
     pub(super) fn take(&self) -> Option<Room> {
         let mut waiting = self.lock();
         let memory = waiting.slabs.pop_front().map_or_else(Buffer::default, |Slab(memory)| memory);
         waiting.are_wanted.then(|| Room { memory, used: Cell::new(0), needed: Cell::new(0) })
     }
 
-    /// Notes what a batch needed.
+    /// Records what a batch needed.
     pub(super) fn note(&self, room: &Room) {
         let needed_bytes = &mut self.lock().needed_bytes;
         *needed_bytes = room.needed.get().max(*needed_bytes);
     }
 
-    /// Lets go of all.
+    /// Drops all slabs.
     pub(super) fn clear(&self) {
         let slabs = std::mem::take(&mut self.lock().slabs);
         drop(slabs);
@@ -94,12 +94,12 @@ impl Slabs {
 pub(crate) struct Room {
     memory: Buffer,
     used: Cell<usize>,
-    /// The bytes that would have been enough so far, in a slab that is aligned itself.
+    /// The bytes that would have sufficed so far, in an aligned slab.
     needed: Cell<usize>,
 }
 
 impl Room {
-    /// Takes the next `len` bytes that are aligned; `None` where so many are not left.
+    /// Takes the next `len` aligned bytes; `None` if there are not enough left.
     pub(crate) fn take(&self, len: usize) -> Option<Block> {
         self.needed.set(self.needed.get().saturating_add(len.checked_next_multiple_of(ALIGNMENT)?));
         let start = self.memory.as_ptr().addr();
@@ -110,25 +110,25 @@ impl Room {
     }
 }
 
-/// Part of a slab that is written to.
+/// A writable part of a slab.
 #[derive(Debug)]
 pub(crate) struct Block {
     memory: Buffer,
-    /// Bytes that were put.
+    /// Number of bytes written.
     len: usize,
 }
 
 impl Block {
-    /// Returns all of its bytes, whatever they are.
+    /// Returns all of its bytes, with unspecified contents.
     #[expect(unsafe_code, reason = "a buffer does not say that its memory may be written to")]
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         let (start, len) = (self.memory.as_ptr().cast_mut(), self.memory.len());
-        // SAFETY: who made the slab promised that it may be written to and that nobody else refers to it, and no other block
+        // SAFETY: the slab's creator promised that it is writable and that nobody else refers to it, and no other block
         // has this part of it: what was taken is not taken again.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
-    /// Returns its first `len` bytes as a buffer that is as large as these, and holds on to the slab.
+    /// Returns its first `len` bytes as a buffer of that size, which keeps the slab alive.
     #[expect(
         unsafe_code,
         reason = "parts of one allocation are counted as the whole of it each, unless they are their own"
@@ -137,7 +137,7 @@ impl Block {
         let memory = self.memory.slice_with_length(0, len);
         // A buffer's pointer is never null.
         let Some(start) = NonNull::new(memory.as_ptr().cast_mut()) else { return memory };
-        // SAFETY: the bytes are valid as long as the slab is, which the new buffer owns a part of.
+        // SAFETY: the bytes are valid as long as the slab, which the new buffer shares ownership of.
         unsafe { Buffer::from_custom_allocation(start, len, Arc::new(memory)) }
     }
 
@@ -148,12 +148,12 @@ impl Block {
     }
 }
 
-/// What values are put into, one after another; it has the capacity that all of them need.
+/// A destination that values are appended to, with the capacity for all of them.
 pub(crate) trait Sink: Sized {
     /// Appends bytes.
     fn put(&mut self, bytes: &[u8]);
 
-    /// Takes the last bytes back, but for `len` of all.
+    /// Truncates to `len` bytes.
     fn cut(&mut self, len: usize);
 
     /// Returns how many bytes there are.
@@ -212,18 +212,18 @@ impl Sink for Block {
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns a slab of so many bytes, and what owns them.
+    /// Returns a slab of this many bytes, and its owner.
     pub(crate) fn slab(len: usize) -> (Slab, Arc<Vec<u8>>) {
         let mut owner = vec![0xaa_u8; len];
         let start = NonNull::new(owner.as_mut_ptr()).unwrap();
         let owner = Arc::new(owner);
         #[expect(unsafe_code, reason = "memory of somebody else's is what it is about")]
-        // SAFETY: the vector stays where it is, and is only counted here.
+        // SAFETY: the vector stays where it is, and only its reference count is used here.
         let slab = unsafe { Slab::new(Buffer::from_custom_allocation(start, len, Arc::clone(&owner) as _)) };
         (slab, owner)
     }
 
-    /// Returns room in a slab of so many bytes.
+    /// Returns room in a slab of this many bytes.
     pub(crate) fn room(len: usize) -> Room {
         let slabs = Slabs::default();
         slabs.ask();

@@ -1,4 +1,4 @@
-//! Streams of an order that was given, over many row groups and in little memory; what is asked for at first.
+//! Streams with a given order, over many row groups and in little memory; and what is requested first.
 
 use std::ops::Range;
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progres
 
 const NUM_ROWS: u64 = 6000;
 
-/// Writes and opens a file of 30 row groups, each of 8 pages: row numbers, and a text of 400 bytes beside each.
+/// Writes and opens a file with 30 row groups of 8 pages each: row numbers, and a text of 400 bytes per row.
 fn dataset(folder: &Path) -> Dataset {
     let numbers = || 0..i64::try_from(NUM_ROWS).unwrap();
     let texts: Vec<String> = numbers().map(|row| format!("{row:0400}")).collect();
@@ -51,7 +51,7 @@ fn open(folder: &Path, file: &[u8]) -> Dataset {
     Io::current().unwrap().block_on(Dataset::open(request, &Progress::default())).unwrap()
 }
 
-/// Returns the numbers of all rows, or of those that pass, in an order that only the seed decides.
+/// Returns the numbers of all rows that pass `keep`, in an order that depends only on the seed.
 fn random_order(keep: impl Fn(u64) -> bool) -> Vec<u64> {
     let mut draws = Key::new(7, 0, Purpose::All).draws(0);
     let mut keyed: Vec<(u64, u64)> =
@@ -170,7 +170,7 @@ fn batches_that_follow_parts_hold_all_rows_and_end_where_row_groups_do() {
 
 const PART_BYTES: u64 = 10 << 20;
 
-/// A scheduler of a hundred row groups of ten rows, `PART_BYTES` each, in the order of the dataset.
+/// A scheduler for a hundred row groups of ten rows, `PART_BYTES` each, in dataset order.
 fn scheduler(batch_rows: u32, limit: u64) -> Scheduler {
     let spans = (0..100).map(|row_group| Span { row_group, start: 0, end: 10, num_kept: 10 });
     let plan = Arc::new(EpochPlan::new(spans.collect(), Order::Sequential, 0));
@@ -181,7 +181,7 @@ fn scheduler(batch_rows: u32, limit: u64) -> Scheduler {
     Scheduler::new(plan, Share::whole(1000, batch_rows), limit, PART_BYTES / 10, holes, cut)
 }
 
-/// Takes all that is to be done now, which is to ask for parts.
+/// Takes all tasks that are due, which are requests for parts.
 fn asked(scheduler: &mut Scheduler) -> Vec<PieceKey> {
     let tasks = std::iter::from_fn(|| scheduler.next_task().unwrap());
     let key = |task| match task {
@@ -219,7 +219,7 @@ fn what_later_batches_need_does_not_delay_the_first() {
     }
 }
 
-/// Has all parts of the next batches be lost that are asked for, so that these can be gathered.
+/// Marks all requested parts of the next batches as lost, so that these can be gathered.
 fn lose_asked(scheduler: &mut Scheduler) {
     for key in asked(scheduler) {
         let failed = Error::ShortRead { url: String::new(), range: 0..1, got: 0 };
@@ -263,7 +263,8 @@ fn the_delivery_ends_before_the_first_batch_that_cannot_be_made() {
     assert!(scheduler.is_done());
 }
 
-/// Writes and opens a file of 200 row groups of 16 texts, 64 KiB each, that take no room in it: 200 MiB of rows.
+/// Writes and opens a file with 200 row groups of 16 texts, 64 KiB each, that compress to almost nothing: 200 MiB of
+/// rows.
 fn large_rows(folder: &Path) -> Dataset {
     let text = "x".repeat(64 << 10);
     let texts = StringArray::from_iter_values(std::iter::repeat_n(&text, 16));
@@ -334,7 +335,7 @@ fn of_batches_that_were_taken_together_the_last_is_in_the_way_of_the_next() {
     let folder = tempfile::tempdir().unwrap();
     // Three are less than the limit, and four more than may be.
     let mut stream = stream_of_large_rows(&large_rows(folder.path()), 312, LIMIT);
-    // Two, as a rule; which parts were decoded first may leave room for another number.
+    // Usually two; which parts were decoded first may leave room for another number.
     for _ in 0..1000 {
         std::thread::sleep(Duration::from_millis(10));
         if stream.stats().num_ready >= 2 {

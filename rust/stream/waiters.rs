@@ -1,14 +1,13 @@
-//! Threads that wait until something happens.
+//! Condition variables that know whether threads wait.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A [`Condvar`] that knows whether anybody waits for it: one that wakes nobody asks the system all the same, several
-/// times for each batch.
+/// A [`Condvar`] that skips notifications nobody waits for: each would cost a system call, several times per batch.
 ///
-/// Who changes what is waited for holds the lock while it does, before it wakes anybody: who was counted by then is
-/// woken, and who comes later sees the change.
+/// Whoever changes the awaited state holds the lock meanwhile, before notifying: threads already counted are woken, and
+/// later ones see the change.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     condvar: Condvar,
@@ -21,7 +20,7 @@ impl Waiters {
         self.counted(|| self.condvar.wait(guard).unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until it is woken and `is_pending` no more, at most for `timeout`; returns whether it was too short.
+    /// Waits until notified with `is_pending` false, or for at most `timeout`; returns whether that was too short.
     pub(super) fn wait_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -34,26 +33,26 @@ impl Waiters {
         (guard, waited.timed_out())
     }
 
-    /// Waits until it is woken, at most for `timeout`.
+    /// Waits until notified, or for at most `timeout`.
     pub(super) fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration) -> MutexGuard<'a, T> {
         self.counted(|| self.condvar.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Wakes one of those that wait.
+    /// Wakes one waiting thread.
     pub(super) fn notify_one(&self) {
         if self.num_waiting.load(Ordering::Relaxed) > 0 {
             self.condvar.notify_one();
         }
     }
 
-    /// Wakes all that wait.
+    /// Wakes all waiting threads.
     pub(super) fn notify_all(&self) {
         if self.num_waiting.load(Ordering::Relaxed) > 0 {
             self.condvar.notify_all();
         }
     }
 
-    /// Counts one that waits; both changes are made with the lock held.
+    /// Counts the calling thread as waiting; the counter changes only with the lock held.
     fn counted<R>(&self, wait: impl FnOnce() -> R) -> R {
         self.num_waiting.fetch_add(1, Ordering::Relaxed);
         let waited = wait();

@@ -1,13 +1,13 @@
-//! What the consumer of a stream has waited for.
+//! Measures what a stream's consumer waits for.
 
 use std::time::{Duration, Instant};
 
 /// What a batch may be waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// Bytes that were asked for.
+    /// Requested bytes.
     Store,
-    /// Room, to ask for bytes or to gather.
+    /// Memory, to request bytes or to gather.
     Memory,
     /// A thread that decodes.
     Decoding,
@@ -38,7 +38,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Notes that from now on the consumer waits for `cause`, or for nothing.
+    /// Records that from now on the consumer waits for `cause`, or for nothing.
     pub(super) fn note(&mut self, now: Instant, cause: Option<Cause>) {
         if let Some((since, cause)) = self.since.take() {
             self.times[cause as usize] += now.saturating_duration_since(since);
@@ -46,12 +46,12 @@ impl Waiting {
         self.since = cause.map(|cause| (now, cause));
     }
 
-    /// Returns whether the consumer waits.
+    /// Returns whether the consumer is waiting.
     pub(super) fn is_on(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Returns the times until now, as [`Cause::ALL`] has the causes.
+    /// Returns the times until now, in the order of [`Cause::ALL`].
     pub(super) fn times(&self, now: Instant) -> [Duration; Cause::ALL.len()] {
         let mut times = self.times;
         if let Some((since, cause)) = self.since {

@@ -29,11 +29,11 @@ use crate::plan::{BatchSlice, EpochPlan, Hole, Leaving, PieceId, Share};
 use crate::reader::{EpochReader, PartRead, Salvage};
 use crate::source::{CachedFile, Connection, Known, Missed, read_cached, read_ranges};
 
-/// Whether streams rest while a batch is ready, and until then work on that one alone.
+/// Whether streams rest while a batch is ready, and otherwise work on the next one only.
 static RESTS: AtomicBool = AtomicBool::new(false);
 
-/// From now on every stream of this process reads ahead no further than to its next batch. For a process that ends: it
-/// has better use for its cores than batches that nobody will ask for, and who does ask still gets them.
+/// From now on, streams of this process read ahead no further than to their next batch. For a process that is exiting:
+/// it has better uses for its cores than batches that nobody will request, and requested ones are still delivered.
 pub fn rest() {
     RESTS.store(true, Ordering::Relaxed);
 }
@@ -42,12 +42,12 @@ pub fn rest() {
 pub(super) struct Shared {
     reader: Arc<EpochReader>,
     plan: Arc<EpochPlan>,
-    /// Made for the first part that is stored by it.
+    /// Created for the first part that is stored by it.
     leaving: OnceLock<Leaving>,
     narrowing: Arc<Narrowing>,
     connections: Vec<Connection>,
     metrics: Arc<Metrics>,
-    /// What is made of gathered batches.
+    /// How gathered batches are transformed.
     finish: Option<Arc<Finish>>,
     /// Where the consumer wants batches.
     slabs: Slabs,
@@ -56,15 +56,15 @@ pub(super) struct Shared {
     epoch: u64,
     num_skipped: AtomicU64,
     state: Mutex<State>,
-    /// Something to do for a worker.
+    /// Signals tasks to workers.
     work: Waiters,
-    /// Something for the consumer.
+    /// Signals progress to the consumer.
     delivery: Waiters,
-    /// Whether rows that cannot be read are left out.
+    /// Whether unreadable rows are left out.
     may_skip: bool,
-    /// Whether what is asked for may be there at once.
+    /// Whether requested bytes may be available at once.
     reads_at_once: AtomicBool,
-    /// Requests under way; dropping the set aborts them.
+    /// Requests in flight; dropping the set aborts them.
     requests: Mutex<JoinSet<()>>,
     decoding_nanos: AtomicU64,
     gathering_nanos: AtomicU64,
@@ -75,19 +75,19 @@ struct State {
     /// What the consumer waits for.
     waiting: Waiting,
     error: Option<Error>,
-    /// What the delivery ends with, once the batches before it were taken.
+    /// What delivery ends with, once the batches before it were taken.
     ending: Option<Error>,
     is_closed: bool,
 }
 
 impl State {
-    /// Notes what the consumer waits for now.
+    /// Records what the consumer waits for now.
     fn wait_for_batch(&mut self) {
         let cause = self.scheduler.awaited();
         self.waiting.note(Instant::now(), Some(cause));
     }
 
-    /// Notes it again after something happened, if it waits.
+    /// Updates that after an event, if the consumer waits.
     fn still_waits(&mut self) {
         if self.waiting.is_on() {
             self.wait_for_batch();
@@ -95,7 +95,7 @@ impl State {
     }
 }
 
-/// The kept rows of a part, and those of them that are read, counted in the part, unless all are.
+/// The kept rows of a part, and the rows among them that are read, counted within the part; `None` for all.
 type PartRows = (Range<u32>, Option<Arc<[u32]>>);
 
 /// What the consumer got.
@@ -164,7 +164,7 @@ impl Shared {
         }))
     }
 
-    /// Waits for the next batch, at most for `timeout`, and takes those that are there.
+    /// Waits up to `timeout` for the next batch, and takes those that are ready.
     pub(super) fn deliver(&self, timeout: Duration, most: Most) -> Result<Delivered> {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
@@ -178,8 +178,8 @@ impl Shared {
                 if rereads {
                     self.reader.tell_of_rereading(self.memory_limit, self.world_size);
                 }
-                // Who finds something to do wakes the next one. Streams that rest do so with all their threads, however far
-                // ahead they are.
+                // A thread that finds a task wakes the next one. In resting streams all threads rest, however far ahead
+                // they are.
                 if is_done {
                     self.work.notify_all()
                 } else if !is_well_ahead || RESTS.load(Ordering::Relaxed) {
@@ -211,7 +211,7 @@ impl Shared {
         }
     }
 
-    /// Waits until [`Self::deliver`] would not have to, at most for `timeout`.
+    /// Waits up to `timeout` until [`Self::deliver`] would not have to wait.
     pub(super) fn wait(&self, timeout: Duration) -> bool {
         let is_pending = |state: &mut State| {
             let has_nothing = !state.scheduler.has_ready() && state.error.is_none();
@@ -236,7 +236,7 @@ impl Shared {
         self.delivery.notify_all();
     }
 
-    /// Gives up what is held, once no thread works any more.
+    /// Drops everything held, once no thread is working any more.
     pub(super) fn give_up(&self) {
         self.lock().scheduler.give_up();
         self.slabs.clear();
@@ -279,7 +279,7 @@ impl Shared {
         self.lock().scheduler.holes().found().to_vec()
     }
 
-    /// Locks the state; a panic of another thread is reported as an error, so its poison is not.
+    /// Locks the state. Poison is ignored, since a panic of another thread is reported as an error.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -306,7 +306,7 @@ impl Shared {
         self.delivery.notify_all();
     }
 
-    /// Leaves a part out that cannot be read, or what is damaged of it, if that may be; fails otherwise.
+    /// Leaves out an unreadable part, or its damaged rows, if allowed; fails otherwise.
     fn lose(&self, key: PieceKey, salvage: Option<Salvage>, cause: Error) {
         let salvaged = salvage.map(|Salvage { damaged, left }| {
             let left = left.map(|(batch, rows)| (Held::new(self.reader.schema(), batch), rows.into()));
@@ -323,7 +323,7 @@ impl Shared {
         self.work.notify_one();
     }
 
-    /// Changes the state, then wakes a worker, which wakes the next one if it finds something to do.
+    /// Changes the state, then wakes a worker, which wakes the next one if it finds a task.
     fn report(&self, change: impl FnOnce(&mut Scheduler)) {
         let mut state = self.lock();
         change(&mut state.scheduler);
@@ -332,7 +332,7 @@ impl Shared {
         self.work.notify_one();
     }
 
-    /// Waits for something to do; `None` when the stream has ended, for whatever reason.
+    /// Waits for a task; returns `None` when the stream has ended, for whatever reason.
     fn next_task(&self) -> Option<Task> {
         let mut state = self.lock();
         loop {
@@ -429,7 +429,7 @@ impl Shared {
         }
     }
 
-    /// Copies the rows of a batch together and makes of them what was asked for; tells whether it is a view of a part.
+    /// Gathers the rows of a batch and transforms it; also returns whether it is a view of a part.
     fn gather(
         &self,
         slice: BatchSlice,
@@ -438,11 +438,11 @@ impl Shared {
         may_be_view: bool,
     ) -> Result<(RecordBatch, bool)> {
         let schema = self.reader.schema();
-        // Where nothing could be read there is nothing to gather from.
+        // If nothing could be read, there is nothing to gather from.
         let nothing = sources.is_empty().then(|| RecordBatch::new_empty(Arc::clone(schema)));
         let room = self.slabs.take();
         let view = nothing.or_else(|| {
-            // Into a slab it would have to be copied once more.
+            // A view would have to be copied into a slab.
             let (place, run) = rows.as_run().filter(|_| may_be_view && room.is_none())?;
             held::view(schema, sources.get(place as usize)?, run)
         });
@@ -462,7 +462,7 @@ impl Shared {
         Ok(made)
     }
 
-    /// Makes of a gathered batch what was asked for.
+    /// Transforms a gathered batch.
     fn finished(
         &self,
         finish: &Finish,
@@ -484,7 +484,7 @@ impl Shared {
         Ok(finished.batch)
     }
 
-    /// Turns bytes into arrays: all rows of a part, `kept`, as they leave, others as they are.
+    /// Decodes a part: stores all rows (`kept`) in the order in which they leave, a subset as it is.
     fn decode(&self, key: PieceKey, read: PartRead, kept: Option<Range<u32>>, bodies: Vec<Body>) -> Result<Held> {
         let leaving = || self.leaving.get_or_init(|| Leaving::new(&self.plan));
         let shelves = kept.and_then(|kept| {
@@ -502,14 +502,14 @@ impl Shared {
         }
     }
 
-    /// Reads a part that is in memory; hands the requests of others to the IO runtime.
+    /// Reads a part that is in memory; passes requests for other parts to the IO runtime.
     fn fetch(self: &Arc<Self>, key: PieceKey, read: PartRead, (kept, wanted): PartRows, num_ahead: u64) {
         let fragment = self.reader.fragment_of(key.piece);
         let connection = &self.connections[fragment.store];
         if self.reads_at_once.load(Ordering::Relaxed) {
             let later = |range: usize, file: &Arc<CachedFile>| read.in_file(range, file);
             match read_cached(connection, &fragment.object, read.ranges(), later) {
-                // Nobody is woken: this thread looks for more to do, and wakes another if it finds something.
+                // No wake-up: this thread looks for more to do, and wakes another if it finds something.
                 Ok(bodies) => return self.lock().scheduler.found(key, Fetched { read, kept, wanted, bodies }),
                 Err(Missed::Always) => self.reads_at_once.store(false, Ordering::Relaxed),
                 Err(Missed::Once) => {}
@@ -541,13 +541,13 @@ fn add_elapsed(nanos: &AtomicU64, start: Instant) {
     nanos.fetch_add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
-/// Lets this thread wait for its turn where all cores are busy: one that is woken takes no core from who woke it, which is
-/// the consumer. Where the system refuses, nothing changes.
+/// Makes this thread wait for its turn if all cores are busy: when woken, it does not preempt the waking thread, which
+/// is the consumer. If the system refuses, nothing changes.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "no crate that is linked anyway offers it")]
 fn give_way() {
     let parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: both calls are about the calling thread alone, and no memory but `parameter` is read.
+    // SAFETY: both calls affect only the calling thread, and read no memory but `parameter`.
     unsafe {
         if libc::sched_getscheduler(0) == libc::SCHED_OTHER {
             libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameter);
@@ -555,7 +555,7 @@ fn give_way() {
     }
 }
 
-/// Does what the scheduler says until the stream ends.
+/// Executes the scheduler's tasks until the stream ends.
 pub(super) fn run(shared: &Arc<Shared>) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     give_way();

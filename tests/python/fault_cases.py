@@ -262,7 +262,7 @@ CASES: dict[str, Case] = {
     "too long for ever": stays(
         fb.StoreError, words=about_bytes(r"longer than the \d+ bytes"), edit=fault_edits.lengthened(9)
     ),
-    "coded for ever": stays(fb.StoreError, words=about_bytes("bytes that it coded"), edit=fault_edits.coded()),
+    "coded for ever": stays(fb.StoreError, words=about_bytes("with encoded bytes"), edit=fault_edits.coded()),
     "ranges ignored for ever": stays(
         fb.StoreError, words=about_bytes("sent the whole object"), may_be_exact=True, hide=("range",)
     ),

@@ -230,7 +230,7 @@ def test_a_decoder_that_is_not_installed_is_named(tmp_path: Path) -> None:
     ("ask", "message"),
     [
         (lambda ds: ds.to_torch(4, compat="mosaic"), "compat: expected 'datasets' or None, got 'mosaic'"),
-        (lambda ds: ds.with_format("torch", compat="datasets", forms={"n": "list"}), "leave one of both out"),
+        (lambda ds: ds.with_format("torch", compat="datasets", forms={"n": "list"}), "leave one of the two out"),
         (lambda ds: ds.with_format("tourch", compat="datasets"), "format: expected one of"),
         (lambda ds: ds.with_format("torch").decode(), "use `compat='datasets'` there"),
         (lambda ds: ds.decode().with_format("torch"), "all that `datasets` makes by `compat='datasets'`"),

@@ -144,7 +144,7 @@ def test_authorities_of_the_system_are_trusted_besides(secure_url, authority, tm
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ("subjectAltName=DNS:other.example\nbasicConstraints=CA:FALSE\n", "of another host"),
+        ("subjectAltName=DNS:other.example\nbasicConstraints=CA:FALSE\n", "for another host"),
         ("subjectAltName=DNS:localhost\nbasicConstraints=CA:TRUE\n", "`CA:TRUE`"),
     ],
     ids=["another host", "an authority"],
@@ -175,8 +175,8 @@ def test_a_machine_without_certificates_of_authorities_is_told_so(secure_url, tm
     ("location", "said"),
     [
         (None, "again and again: 10 redirects"),
-        ("file:///etc/passwd", "no URL of the web"),
-        ("http://127.0.0.1:99999/", "no URL of the web"),
+        ("file:///etc/passwd", "not a web URL"),
+        ("http://127.0.0.1:99999/", "not a web URL"),
     ],
     ids=["itself", "a file", "no port"],
 )
@@ -266,7 +266,7 @@ def test_a_proxy_that_is_down_is_named(monkeypatch, store, scheme, setting):
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_proxy_that_wants_to_know_who_asks_is_named(tunnel, store, scheme):
     tunnel.is_open = False
-    named = rf"through the proxy `{tunnel.url.removeprefix('http://')}` of `proxy_url`, which wants a user name"
+    named = rf"through the proxy `{tunnel.url.removeprefix('http://')}` of `proxy_url`, which requires a user name"
     with pytest.raises(fb.StoreError, match=named) as caught:
         open_at(store, f"{scheme}://far.example", proxy_url=tunnel.url)
     assert "407" in str(caught.value)

@@ -223,7 +223,7 @@ def test_it_has_the_attributes_of_torchs_loader_that_mean_the_same(rows: fb.Data
     ours = fb.DataLoader(rows, 32, **settings)
     theirs = torch.utils.data.DataLoader(rows, 32, **settings)
     for name in ("sampler", "batch_sampler"):
-        with pytest.raises(AttributeError, match="in the place of `skip_first_batches`"):
+        with pytest.raises(AttributeError, match="replaces `skip_first_batches`"):
             getattr(ours, name)
     missing = {name for name in vars(theirs) if not name.startswith("_") and not hasattr(ours, name)}
     assert missing == {"sampler", "batch_sampler", "generator"}, "the order is not theirs"
@@ -251,17 +251,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prefetch_factor": 0}, "prefetch_factor: expected 1 to 1024, got 0"),
     ({"shuffle": 1}, "shuffle: expected True or False, got 1"),
     ({"persistent_workers": 1}, "persistent_workers: expected True or False, got 1"),
-    ({"persistent_workers": True}, "persistent_workers: it is about workers, of which `num_workers=0` makes none"),
-    ({"timeout": 5}, "timeout: it is about workers, of which `num_workers=0` makes none"),
-    ({"prefetch_factor": 2}, "prefetch_factor: it is about workers, of which `num_workers=0` makes none"),
-    ({"multiprocessing_context": "spawn"}, "multiprocessing_context: it is about workers"),
+    ({"persistent_workers": True}, "persistent_workers: it applies to workers, and `num_workers=0` starts none"),
+    ({"timeout": 5}, "timeout: it applies to workers, and `num_workers=0` starts none"),
+    ({"prefetch_factor": 2}, "prefetch_factor: it applies to workers, and `num_workers=0` starts none"),
+    ({"multiprocessing_context": "spawn"}, "multiprocessing_context: it applies to workers"),
     ({"multiprocessing_context": 3}, "multiprocessing_context: expected 'spawn', 'forkserver' or a context"),
     ({"pin_memory": True, "device": "nowhere"}, "device: expected a device of torch"),
     ({"pin_memory_device": "nowhere"}, "device: expected a device of torch"),
     ({"pin_memory_device": "cpu", "device": "cpu"}, "the device of the batches is `device` already; pass one of them"),
     ({"collate_fn": 5}, "collate_fn: expected a function, got 5"),
     ({"collate_fn": list, "forms": {"id": "list"}}, "forms: `collate_fn` is given rows of the dataset's format"),
-    ({"collate_fn": list, "compat": "datasets"}, "`ds.with_format('torch', compat='datasets')` chooses theirs"),
+    ({"collate_fn": list, "compat": "datasets"}, "`ds.with_format('torch', compat='datasets')` sets it for the rows"),
     ({"collate_fn": list, "padding": True}, "padding: `collate_fn` is given rows"),
     ({"collate_fn": list, "pack": fb.Pack(length=8)}, "pack: `collate_fn` is given rows"),
     ({"collate_fn": list, "decode": {"image": fb.Image(size=8)}}, "decode: `collate_fn` is given rows"),
@@ -280,10 +280,10 @@ def test_arguments_that_cannot_work_are_refused_with_the_reason(
 def test_what_is_about_workers_goes_with_those_of_map_where_it_holds(rows: fb.Dataset) -> None:
     ds = rows.map(functions.doubled, batched=True, num_threads=1)
     assert len(list(fb.DataLoader(ds, 100, persistent_workers=True))) == 5
-    with pytest.raises(fb.SettingError, match=r"prefetch_factor: .*those of `map` have theirs there"):
+    with pytest.raises(fb.SettingError, match=r"prefetch_factor: .*for the workers of `map`, pass it to `map`"):
         fb.DataLoader(ds, 100, prefetch_factor=2)
     for settings in ({"timeout": 5}, {"worker_init_fn": functions.init}):
-        with pytest.raises(fb.SettingError, match="those of `map` have theirs there"):
+        with pytest.raises(fb.SettingError, match="for the workers of `map`, pass it to `map`"):
             fb.DataLoader(ds, 100, **settings)
     assert len(list(fb.DataLoader(rows, 100, worker_init_fn=functions.init))) == 5, "as in torch"
 

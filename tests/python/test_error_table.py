@@ -292,7 +292,7 @@ SOURCES = {
         ),
         fb.SettingError,
         ValueError,
-        ("m.forebay", "alone"),
+        ("m.forebay", "by itself"),
     ),
     "nothing is there": Case(
         lambda folder: fb.load_dataset(folder / "absent.parquet", split="train"),
@@ -398,7 +398,7 @@ SOURCES = {
         ("x.parquet", "within 0.5 seconds", "raise `retry_for`", "storage_options"),
     ),
     "a store that refuses": Case(
-        lambda _: answered(403), fb.AccessDeniedError, PermissionError, ("x.parquet", "signature in there may have")
+        lambda _: answered(403), fb.AccessDeniedError, PermissionError, ("x.parquet", "signature in it may have")
     ),
     "a store that does not understand": Case(lambda _: answered(400), fb.StoreError, OSError, ("x.parquet", "400")),
     "an object that was rewritten": Case(
@@ -744,10 +744,10 @@ QUERIES = {
         joined({"id": [1, 2], "x": [1]}),
         fb.SettingError,
         ValueError,
-        ("tables: `side` is no dict of columns", "named x expected length 2"),
+        ("tables: `side` is not a dict of columns", "named x expected length 2"),
     ),
     "a table of a number": Case(
-        joined({"id": 3}), fb.SettingError, ValueError, ("tables: `side` is no dict of columns", "int")
+        joined({"id": 3}), fb.SettingError, ValueError, ("tables: `side` is not a dict of columns", "int")
     ),
     "a table of mixed objects": Case(
         joined(pd.DataFrame({"id": [1, 2], "x": [1, "x"]})),
@@ -1049,7 +1049,7 @@ SETTINGS = {
         lambda folder: list(opened(folder, pa.table({"i": [b"GIF89a"]})).to_torch(2, decode={"i": fb.Image(size=8)})),
         fb.DataError,
         ValueError,
-        ("column `i`", "row 0 of row group 0", "x.parquet", "no JPEG, PNG or WebP", "on_error"),
+        ("column `i`", "row 0 of row group 0", "x.parquet", "not a JPEG, PNG or WebP", "on_error"),
     ),
     "a list that is no tensor": Case(
         lambda folder: opened(folder, pa.table({"n": [[1], [2, 3]]})).to_torch(2, forms={"n": "tensor"}),
@@ -1232,7 +1232,7 @@ ROWS = {
     "a row beyond the last": Case(
         lambda folder: opened(folder)[1000], fb.RowIndexError, IndexError, ("no row 1000", "-1000 to 999")
     ),
-    "no row number": Case(
+    "not a row number": Case(
         lambda folder: opened(folder)["id"], fb.SettingError, ValueError, ("'id'", "ds.select_columns('id')")
     ),
     "a mask of another length": Case(

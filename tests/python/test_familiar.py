@@ -207,7 +207,7 @@ def test_other_formats_are_told_apart_from_folders(tmp_path, monkeypatch):
 
 
 def test_a_dtype_is_no_feature(ds):
-    with pytest.raises(fb.SettingError, match=r"column `x`: 'float32' is no feature; expected one such as"):
+    with pytest.raises(fb.SettingError, match=r"column `x`: 'float32' is not a feature; expected one such as"):
         ds.cast_column("x", "float32")
 
 

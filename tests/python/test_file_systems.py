@@ -387,5 +387,5 @@ def test_a_folder_that_is_called_as_a_pattern_is_found_by_its_name():
             file.write(ids_file(number, number + 1))
     for name, ids in (("run [1]/", [0, 1]), ("run [1]", [0, 1]), ("run [1]/k=a?b/", [1]), ("run [2]/*", [2])):
         assert sorted(ids_of(fb.load_dataset(f"{folder}/{name}", split="train").batches(9))) == ids, name
-    with pytest.raises(fb.NotFoundError, match="none of which fits"):
+    with pytest.raises(fb.NotFoundError, match="none matches it"):
         fb.load_dataset(f"{folder}/run [3]/", split="train")

@@ -718,8 +718,8 @@ REFUSED = {
     "chance": ("random() < 0.5", fb.QueryError, "depends on more than the row"),
     "a new name": ("uuid() = lang", fb.QueryError, "depends on more than the row"),
     "a placeholder": ("id > $1", fb.QueryError, "write the value out"),
-    "another placeholder": ("id > :least", fb.QueryError, r"`:least` is no parameter; write `\$name`"),
-    "a question mark": ("id > ?", fb.QueryError, r"`\?` is no parameter; write `\$name`"),
+    "another placeholder": ("id > :least", fb.QueryError, r"`:least` is not a parameter; write `\$name`"),
+    "a question mark": ("id > ?", fb.QueryError, r"`\?` is not a parameter; write `\$name`"),
     "a function that is not there": ("lenght(lang) > 2", fb.QueryError, "lenght"),
     "too many arguments": ("upper(lang, 2) = 'X'", fb.QueryError, "upper"),
 }

@@ -182,7 +182,9 @@ def test_fractions_in_a_list_are_of_32_bits_where_the_column_is(tmp_path: Path) 
             rows = table.filter(expression)["row"].to_pylist()
             assert kept(ds, [(column, operator, value)]) == rows, (column, operator, value)
     assert kept(ds, F("f").isin([0.1])) == kept(ds, [("m.f", "in", [0.1])]) == [0]
-    with pytest.raises(fb.SettingError, match="`f` is not among the columns.*filter before you select columns"):
+    with pytest.raises(
+        fb.SettingError, match="`f` is not among the selected columns.*filter before you select columns"
+    ):
         ds.select_columns("row").filter([("f", "in", [0.1])])
     assert ds.select_columns("row").filter([("f", "in", [0.5])]).num_rows == 1
 
@@ -328,8 +330,8 @@ def test_values_of_every_type_of_column_are_translated(
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        (F("d256") == Decimal(1), r"column `d256` is `decimal256\(50, 2\)`, a type that Substrait has not"),
-        (F("took").is_valid(), r"column `took` is `duration\[us\]`, a type that Substrait has not"),
+        (F("d256") == Decimal(1), r"column `d256` is `decimal256\(50, 2\)`, a type that Substrait does not have"),
+        (F("took").is_valid(), r"column `took` is `duration\[us\]`, a type that Substrait does not have"),
         (F("ns").isin(pa.array([NEW_YEAR], pa.timestamp("ns"))), r"no values of `timestamp\[ns\]`, but of"),
         (F("ns") > pa.scalar(1, pa.timestamp("ns")), "of another type than the column, or of one that Substrait"),
     ],

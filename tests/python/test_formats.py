@@ -235,7 +235,7 @@ def test_formats_have_the_short_names_of_datasets(ds):
 REFUSED = {
     "no such format": (("csv",), {}, "expected one of torch, numpy.*got 'csv'"),
     "a class": ((dict,), {}, "expected one of torch"),
-    "forms of tables": (("arrow",), {"forms": {"x": "list"}}, "forms: batches of tensors have them"),
+    "forms of tables": (("arrow",), {"forms": {"x": "list"}}, "forms: only formats of tensors have them"),
     "forms of nothing": ((), {"forms": {"x": "list"}}, "forms"),
 }
 

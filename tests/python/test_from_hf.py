@@ -355,7 +355,7 @@ def test_filters_whose_rows_depend_on_row_groups_are_refused(odd: tuple[str, fb.
 
 def test_fractions_that_a_column_of_32_bits_has_not_are_refused(odd: tuple[str, fb.Dataset]) -> None:
     """pyarrow finds 0.1 in a row group, unless its bounds, which are not quite 0.1, say that it is not there."""
-    with pytest.raises(fb.SettingError, match=r"(?s)looks for `0\.1` in a column of type `float`, of which it is no"):
+    with pytest.raises(fb.SettingError, match=r"(?s)looks for `0\.1` in a column of type `float`, but it is not a"):
         fb.from_hf(streamed(odd[0], filters=[("f", "in", [0.1])]))
 
 

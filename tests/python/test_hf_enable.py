@@ -173,11 +173,11 @@ def test_columns_of_some_files_are_left_to_datasets_which_refuses_them(tmp_path:
 
 
 def test_no_columns_are_left_to_datasets_which_has_no_rows_then(folder: Path) -> None:
-    with fb.hf.enable(), pytest.warns(fb.PerformanceWarning, match="without Forebay: columns: there are none"):
+    with fb.hf.enable(), pytest.warns(fb.PerformanceWarning, match="without Forebay: columns: the list is empty"):
         ds = load(folder, columns=[])
     assert list(ds) == []
     assert [*fb.load_dataset(folder, split="train", columns=[]).take(2)] == [{}, {}]
-    with pytest.raises(fb.SettingError, match="columns: there are none in the list"):
+    with pytest.raises(fb.SettingError, match="columns: the list is empty"):
         fb.from_hf(ds)
 
 

@@ -285,7 +285,7 @@ def test_a_state_of_batches_of_another_size_is_refused(rows: fb.Dataset) -> None
     next(first.iter(7))
     state = json.loads(json.dumps(first.state_dict()))
     for other in (lambda ds: ds.iter(5), iter):
-        with pytest.raises(fb.StateError, match="of a loop over batches of 7, not over (batches of 5|rows)"):
+        with pytest.raises(fb.StateError, match="from a loop over batches of 7, not over (batches of 5|rows)"):
             list(other(loaded(rows.to_hf().with_format("numpy"), state)))
 
 
@@ -358,7 +358,7 @@ def test_a_state_that_lacks_a_part_is_refused(rows: fb.Dataset, name: str) -> No
 def test_a_state_of_other_steps_is_refused(rows: fb.Dataset) -> None:
     plain, mapped = (stopped(STEPS[step](rows.to_hf()), 5)[1] for step in ("rows", "mapped"))
     for step, state in (("mapped", plain), ("rows", mapped)):
-        with pytest.raises(fb.StateError, match="not of the steps that were taken here"):
+        with pytest.raises(fb.StateError, match="not belong to the steps that were taken here"):
             list(loaded(STEPS[step](rows.to_hf()), state))
 
 
@@ -426,7 +426,7 @@ def test_a_state_of_rows_is_none_of_a_stream(rows: fb.Dataset) -> None:
     taken = rows.to_hf()
     next(iter(taken))
     for stream in (rows.batches(10), rows.to_torch(10), fb.DataLoader(rows, 10)):
-        with pytest.raises(fb.StateError, match="of what `to_hf` returned, not of a stream"):
+        with pytest.raises(fb.StateError, match="from what `to_hf` returned, not from a stream"):
             stream.load_state_dict(taken.state_dict())
 
 

@@ -562,7 +562,7 @@ def test_a_text_that_repeats_more_of_the_one_before_than_that_has_is_an_error(
     body = of_pages(required(pa.string(), is_nested=is_nested), pages, 3, 3, codec=UNCOMPRESSED)
     (tmp_path / "texts.parquet").write_bytes(body)
     ds = fb.load_dataset(tmp_path / "texts.parquet", split="train")
-    with pytest.raises(fb.DataError, match=r"column `n`.*texts\.parquet.*repeats more of the one before than that has"):
+    with pytest.raises(fb.DataError, match=r"column `n`.*texts\.parquet.*repeats more of the previous text than"):
         list(ds.batches(2))
 
 

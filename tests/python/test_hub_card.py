@@ -365,11 +365,11 @@ def test_what_the_card_does_not_have_is_listed(hub):
 def test_a_card_that_is_broken_says_where(hub):
     for said, words in {
         "configs:\n- config_name: [": r"org/broken/README.md`, line \d+: it is not YAML",
-        "configs: all": "`configs` in the card is no list",
+        "configs: all": "`configs` in the card is not a list",
         "configs:\n- data_files: x": "needs a `config_name`",
         "configs:\n- config_name: a\n  data_files: 3": "`data_files` of the config `a` in the card: expected a path",
-        "configs:\n- config_name: a\n  data_files:\n  - split: a-b\n    path: x": "'a-b' is no name of a split",
-        "configs:\n- config_name: a\n  data_files:\n  - split: [a]\n    path: x": r"\['a'\] is no name of a split",
+        "configs:\n- config_name: a\n  data_files:\n  - split: a-b\n    path: x": "'a-b' is not a valid split name",
+        "configs:\n- config_name: a\n  data_files:\n  - split: [a]\n    path: x": r"\['a'\] is not a valid split name",
         "dataset_info: 3": "`dataset_info` in the card is neither",
         "license: [\npretty_name: configs": r"README.md`, line 3: it is not YAML",
         "configs: []\nday: 2024-99-99": "README.md`: it is not YAML: month must be",
@@ -462,7 +462,7 @@ def test_files_that_are_missing_or_no_parquet_are_named(hub):
         ("gone.parquet", "no file `gone.parquet` in `datasets/org/holes"),
         ("'no/*.parquet'", "no data files in"),
         ("'../x.parquet'", r"`\.\./x.parquet` is not in `datasets/org/holes"),
-        ("README.md", "is not Parquet|is no data file|no data files"),
+        ("README.md", "is not Parquet|is not a data file|no data files"),
     ):
         hub.create("org/holes", {"README.md": card.format(pattern).encode(), "x.parquet": ids_file(0, 1)})
         with pytest.raises(fb.ForebayError, match=words):

@@ -405,5 +405,5 @@ def test_files_and_patterns_of_the_hubs_own_parquet_are_found(hub):
         fb.load_dataset(f"hf://datasets/{repo.id}@~parquet/enn")
     with pytest.raises(fb.DatasetNotFoundError, match="no such revision .*: `refs/convert/parquet`; the Hub makes it"):
         fb.load_dataset(f"{make(hub, ['a.csv']).id}@~parquet")
-    with pytest.raises(fb.DatasetNotFoundError, match="`0123abc`; a commit is named by all of its 40 digits"):
+    with pytest.raises(fb.DatasetNotFoundError, match="`0123abc`; a commit must be named by all of its 40 digits"):
         fb.load_dataset(repo.id, revision="0123abc")

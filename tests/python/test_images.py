@@ -363,8 +363,8 @@ def test_several_columns_are_decoded_beside_others(tmp_path: Path, photos: tuple
 BROKEN: dict[str, tuple[bytes | None, str]] = {
     "null": (None, "there is no image: it is NULL"),
     "nothing": (b"", "there is no image: it has no bytes"),
-    "text": (b"<html>404</html>", "it is no JPEG, PNG or WebP image: its 16 bytes begin with 3c 68 74"),
-    "gif": (encoded(PHOTO, "GIF"), "it is no JPEG, PNG or WebP image"),
+    "text": (b"<html>404</html>", "it is not a JPEG, PNG or WebP image: its 16 bytes begin with 3c 68 74"),
+    "gif": (encoded(PHOTO, "GIF"), "it is not a JPEG, PNG or WebP image"),
     "a truncated jpeg": (KINDS["jpeg"][:5000], "the JPEG image is broken: it is truncated"),
     "a truncated jpeg with a thumbnail": (
         KINDS["jpeg"][:2] + b"\xff\xe1\x00\x0a\xff\xd8\xff\xda\xff\xd9\x00\x00" + KINDS["jpeg"][2:5000],

@@ -311,9 +311,9 @@ def test_what_makes_no_sense_behind_functions_says_what_to_do(rows: fb.Dataset) 
         mapped.with_format("torch")
     with pytest.raises(fb.SettingError, match="in batches"):
         iter(mapped)
-    with pytest.raises(fb.SettingError, match="rows by number are those without `map`"):
+    with pytest.raises(fb.SettingError, match="rows read by number do not go through `map`"):
         mapped[0]
-    with pytest.raises(fb.SettingError, match=r"those without `map`.*`forebay.DataLoader`.*`ds.to_hf\(\).map"):
+    with pytest.raises(fb.SettingError, match=r"do not go through `map`.*`forebay.DataLoader`.*`ds.to_hf\(\).map"):
         next(iter(DataLoader(mapped, batch_size=4)))
     with pytest.raises(AttributeError, match="no `fliter`"):
         mapped.fliter  # noqa: B018 - it is what raises
@@ -331,7 +331,7 @@ def test_arrow_is_not_given_what_functions_have_not_seen(take: Any, rows: fb.Dat
 
     tables = rows.select_columns("id").with_format("arrow").map(counted, batched=True)
     stream = tables.batches(BATCH_SIZE)
-    with pytest.raises(fb.SettingError, match=r"Arrow: what columns functions return is known from their batches only"):
+    with pytest.raises(fb.SettingError, match=r"Arrow: which columns functions return is known only from"):
         take(stream)
     if take is not pa.schema:
         with pytest.raises(fb.SettingError, match=r"loop over `batches\(n\)`.* go into `pyarrow.concat_tables`"):

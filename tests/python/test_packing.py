@@ -280,9 +280,9 @@ def test_states_of_other_streams_are_refused(documents: fb.Dataset) -> None:
         with pytest.raises(fb.StateError, match=said):
             stream_of(documents, other, **options).load_state_dict(state)
     plain = documents.to_torch(8, rank=0, world_size=1)
-    with pytest.raises(fb.StateError, match="of a stream that packs"):
+    with pytest.raises(fb.StateError, match="from a stream that packs"):
         plain.load_state_dict(state)
-    with pytest.raises(fb.StateError, match="of a stream that does not pack"):
+    with pytest.raises(fb.StateError, match="from a stream that does not pack"):
         stream_of(documents, pack).load_state_dict(plain.state_dict())
     for done in (-1, 1 << 70, True, None):
         with pytest.raises(fb.StateError, match="done"):

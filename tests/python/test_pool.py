@@ -960,7 +960,7 @@ def test_a_process_that_is_forked_leaves_the_workers_alone(folder: Path) -> None
     print(len(pids), {pid for batch in stream for pid in batch["pid"]} == pids)
     """
     told, *found = run_python(code, folder).splitlines()
-    assert told == "map: the workers are those of the process that this one is a fork of; begin another loop"
+    assert told == "map: the workers belong to the process that this one was forked from; begin another loop"
     assert found == ["True", "1 True"]
 
 
@@ -991,7 +991,7 @@ def test_a_program_from_the_standard_input_is_told_to_be_a_file(named: list[str]
     command = [sys.executable, *named]
     done = subprocess.run(command, input=program, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "before it began; processes have to find the program again: put what Python reads" in done.stderr
+    assert "before it began; processes must be able to find the program: put what Python reads" in done.stderr
 
 
 OF_THE_PROGRAM = """

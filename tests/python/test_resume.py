@@ -432,7 +432,7 @@ def test_a_cursor_needs_the_states_of_all_workers(dataset: fb.Dataset) -> None:
 def test_states_of_several_streams_are_not_reduced_to_one(tmp_path: Path) -> None:
     ds = write_uneven(tmp_path, 60)
     states = [ds.shuffle(seed).batches(8).state_dict() for seed in (1, 2)]
-    with pytest.raises(fb.StateError, match="not of one stream: they differ in order; reduce those of each alone"):
+    with pytest.raises(fb.StateError, match="belong to one stream: they differ in order; reduce those of each alone"):
         fb.cursor(states)
     with pytest.raises(fb.StateError, match="they differ in query, order"):
         fb.cursor([ds.filter("id > 3").batches(8).state_dict(), states[0]])

@@ -120,7 +120,7 @@ def test_an_object_whose_name_looks_like_a_pattern_is_read_by_its_name(bucket, n
 def test_a_key_that_is_not_read_is_named_with_what_to_do(bucket, key):
     bucket.put("k/x.parquet", ids_file(0, 3))
     bucket.put(f"k/{key}.parquet", ids_file(3, 5))
-    with pytest.raises(fb.StoreError, match="k/a.*b.*rename the object, or name those that are wanted"):
+    with pytest.raises(fb.StoreError, match="k/a.*b.*rename the object, or list the objects that you want"):
         fb.load_dataset(f"{bucket.url}/k/", split="train", storage_options=bucket.storage_options)
     named = fb.load_dataset(f"{bucket.url}/k/x.parquet", split="train", storage_options=bucket.storage_options)
     assert len(named) == 3

@@ -103,7 +103,7 @@ def test_a_glob_matches_as_a_shell_does(tmp_path, pattern, expected):
 @pytest.mark.parametrize("pattern", ["*p", "*p/", "d*", "deep/e?", "{deep,wide}"])
 def test_a_pattern_of_folders_is_answered_with_that_of_what_is_in_them(tmp_path, pattern):
     put(tmp_path, "deep/er/a.parquet", "deep/er/b.parquet")
-    with pytest.raises(fb.NotFoundError, match="patterns are of objects") as caught:
+    with pytest.raises(fb.NotFoundError, match="patterns match objects, not folders") as caught:
         fb.load_dataset(f"{tmp_path}/{pattern}", split="train")
     better = re.search(r"`([^`]*/\*\*)`", str(caught.value))[1]
     assert objects(fb.load_dataset(better, split="train")) == ["deep/er/a.parquet", "deep/er/b.parquet"]
@@ -282,7 +282,7 @@ def test_several_splits_must_be_chosen_from(tmp_path):
 
 def test_a_named_source_that_is_in_no_split_is_refused(tmp_path):
     put(tmp_path, "train.parquet", "extra.parquet")
-    with pytest.raises(fb.SettingError, match=r"extra\.parquet.*tells no split.*data_files"):
+    with pytest.raises(fb.SettingError, match=r"extra\.parquet.*does not name a split.*data_files"):
         fb.load_dataset([tmp_path / "train.parquet", tmp_path / "extra.parquet"], split="train")
 
 

@@ -100,7 +100,7 @@ def test_what_datasets_has_for_a_split_is_taken(folder):
     [
         ("train[", "cannot understand `train[`"),
         ("train[a:b]", "cannot understand"),
-        ("train[1__0:]", "`1__0` is no number"),
+        ("train[1__0:]", "`1__0` is not a number"),
         ("tr/ain", "cannot understand"),
         ("train+", "cannot understand"),
         ("train[:101%]", "expected -100% to 100%"),

@@ -385,7 +385,7 @@ def test_functions_are_called_by_their_names_in_any_case(ds: fb.Dataset) -> None
     assert {(row["a"], row["b"]) for row in loud.iter()} >= {("DE", "DE")}
     with pytest.raises(fb.SettingError, match="`Length` is a function of SQL already"):
         ds.sql("SELECT Length(lang) AS l FROM dataset", functions={"Length": SHOUT})
-    with pytest.raises(fb.SettingError, match="SQL does not tell `F` from `f`; choose another name"):
+    with pytest.raises(fb.SettingError, match="SQL cannot tell `F` from `f`; choose another name"):
         ds.sql("SELECT f(lang) AS l FROM dataset", functions={"F": SHOUT, "f": SHOUT})
 
 
@@ -523,8 +523,8 @@ REFUSED = {
     "SELECT id FROM dataset WHERE random() < 0.5": "TABLESAMPLE",
     "SELECT id, now() AS t FROM dataset": "now",
     "SELECT id FROM dataset WHERE lang = $lang": "`$lang` has no value",
-    "SELECT id FROM dataset WHERE lang = :lang": "`:lang` is no parameter; write `$name`",
-    "SELECT id FROM dataset WHERE lang = ?": "`?` is no parameter; write `$name`",
+    "SELECT id FROM dataset WHERE lang = :lang": "`:lang` is not a parameter; write `$name`",
+    "SELECT id FROM dataset WHERE lang = ?": "`?` is not a parameter; write `$name`",
     "SELECT id FROM (SELECT * FROM dataset) TABLESAMPLE BERNOULLI (10) REPEATABLE (1)": "not for a subquery",
     "SELECT id FROM (SELECT * FROM dataset) d TABLESAMPLE SYSTEM (50)": "not for a subquery",
     "SELECT d.id FROM dataset d, LATERAL (SELECT 1) TABLESAMPLE (5 ROWS)": "not for a subquery",

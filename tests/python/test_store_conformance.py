@@ -187,7 +187,7 @@ def test_a_pattern_chooses_objects(filled):
 
 @stores_that_do_not
 def test_a_store_without_listing_says_what_to_do(filled):
-    with pytest.raises(fb.ForebayError, match="HTTP cannot list folders.*; list the files' URLs instead"):
+    with pytest.raises(fb.ForebayError, match="HTTP has no folder listings.*; list the files' URLs instead"):
         filled.open("d/")
 
 

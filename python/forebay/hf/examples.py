@@ -289,7 +289,7 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
             # Raises if dataset, query or order differ, and says how.
             reader.read_state(of)
             if json.loads(of)["epoch"] != self._epoch():
-                raise StateError(f"this state is of another epoch than {self._epoch()}; call `set_epoch` before")
+                raise StateError(f"this state is from another epoch than {self._epoch()}; call `set_epoch` before")
             if share["part"] != str(self.part):
                 raise _of_another_share(share["part"], self.part)
             _check("row", row, least=0, most=len(self.part.positions(reader.num_rows)))
@@ -316,7 +316,7 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
 
 def _of_another_share(said: object, part: Part) -> StateError:
     return StateError(
-        f"this state is of another share of the rows ({said}) than this one ({part}); resume with as many nodes, "
+        f"this state is from another share of the rows ({said}) than this one ({part}); resume with as many nodes, "
         "processes and workers, or read by `ds.to_torch()`, whose states know none of them"
     )
 

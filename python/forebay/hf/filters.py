@@ -43,7 +43,7 @@ def _condition(condition: Any, schema: Any, values: Values, mixed: Collection[st
     try:
         expression = pq.filters_to_expression([tuple(condition)])
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        raise SettingError(f"filters: `{condition!r}` is none of pyarrow: {error}; {HINT}") from error
+        raise SettingError(f"filters: `{condition!r}` is not a pyarrow expression: {error}; {HINT}") from error
     # pyarrow compares integers with a float as floats. No other numbers of this condition would be rounded.
     integers = ("float64",) if isinstance(condition[2], float) else ("uint64", "int64")
     return translate(expression, schema, values=values, integers=integers, is_exact=True, mixed=mixed, hint=HINT)[0]

@@ -215,7 +215,9 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         except (KeyError, IndexError, TypeError) as error:
             if state is None:
                 raise
-            raise StateError(f"this state is not of the steps that were taken here: no {error} in them") from error
+            raise StateError(
+                f"this state does not belong to the steps that were taken here: they have no {error}"
+            ) from error
         finally:
             self._ex_iterable = steps
         if state is not None:
@@ -260,8 +262,8 @@ def _check_batch_size(state: dict[str, Any], loaded: dict[str, Any], batch_size:
     if before != batch_size and loaded.get("type") == "RebatchedArrowExamplesIterable":
         batches = {size: f"batches of {size}" for size in (before, batch_size)} | {1: "rows", None: "all rows at once"}
         raise StateError(
-            f"this state is of a loop over {batches[before]}, not over {batches[batch_size]}, and `datasets` needs the "
-            "same to go on; or read by `ds.batches()`, whose states know no batch size"
+            f"this state is from a loop over {batches[before]}, not over {batches[batch_size]}, and `datasets` needs "
+            "the same to go on; or read by `ds.batches()`, whose states know no batch size"
         )
 
 

@@ -211,7 +211,7 @@ def _columns(found: list[str], columns: Any) -> list[str]:
     if not isinstance(columns, list):
         raise SettingError(f"columns: expected a list of names, got {columns!r}")
     if not columns:
-        raise SettingError("columns: there are none in the list, so that `datasets` has no rows; name one")
+        raise SettingError("columns: the list is empty, so that `datasets` has no rows; name at least one")
     for name in columns:
         if name not in found:
             raise SettingError(f"columns: no column {name!r} in the files; they have {', '.join(found)}")

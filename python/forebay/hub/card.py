@@ -109,7 +109,7 @@ def _yaml(text: str, where: str, first_line: int) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + first_line + 1}" if mark is not None else ""
         what = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise DataError(f"`{where}`{line}: it is not YAML: {what}; the path of a folder in it does without") from error
+        raise DataError(f"`{where}`{line}: it is not YAML: {what}; the path of a folder in it needs no card") from error
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -121,7 +121,7 @@ def _configs(said: Any, where: str) -> dict[str, dict[str, Any]]:
     if not said:
         return {}
     if not isinstance(said, list):
-        raise DataError(f"`{where}`: `configs` in the card is no list, but {said!r}")
+        raise DataError(f"`{where}`: `configs` in the card is not a list, but {said!r}")
     found: dict[str, dict[str, Any]] = {}
     for config in said:
         if not isinstance(config, Mapping) or not isinstance(config.get("config_name"), str):

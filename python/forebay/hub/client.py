@@ -161,7 +161,7 @@ class Client:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{said}; requests are made again, for up to {limit:g} seconds (`hf_patience`)",
+                f"{said}; requests are retried, for up to {limit:g} seconds (`hf_patience`)",
                 StoreWarning,
                 stacklevel=2,
             )
@@ -180,7 +180,7 @@ class Client:
                 if answer.status not in (301, 302, 303, 307, 308) or not target:
                     raise
                 url = self._followed(url, target)
-        raise StoreError(f"the Hub redirects `{url}` for ever")
+        raise StoreError(f"the Hub redirects `{url}` endlessly")
 
     def _followed(self, url: str, target: str) -> str:
         """Returns the target of a redirect as a URL."""
@@ -188,7 +188,7 @@ class Client:
             followed = urljoin(url, target)
             _origin(followed)
         except ValueError as error:
-            raise StoreError(f"the Hub redirects `{url}` to what is no URL: {error}") from error
+            raise StoreError(f"the Hub redirects `{url}` to something that is not a URL: {error}") from error
         return followed
 
     def pages(self, path: str, what: str) -> Iterator[Any]:

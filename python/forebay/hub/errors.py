@@ -55,9 +55,9 @@ def refused(error: Refusal, what: str, settings: Settings, revision: str | None 
 def _of_revision(revision: str | None) -> str:
     """Returns the text for a revision that does not exist, with a likely reason."""
     if revision == PARQUET_BRANCH:
-        return f"`{revision}`; the Hub makes it of datasets that its viewer shows, and has not made it of this one"
+        return f"`{revision}`; the Hub makes it for datasets that its viewer shows, and has not made it for this one"
     if revision is not None and re.fullmatch(r"[0-9a-f]{4,39}", revision):
-        return f"`{revision}`; a commit is named by all of its 40 digits"
+        return f"`{revision}`; a commit must be named by all of its 40 digits"
     return f"`{revision}`" if revision is not None else ""
 
 

@@ -99,7 +99,7 @@ class Listing:
             if word in path and own == marks and fits(prefix + path) and basename(path) not in ignored
         ]
         if not found:
-            raise NotFoundError(f"no file fits `{whole}`")
+            raise NotFoundError(f"no file matches `{whole}`")
         return found
 
 
@@ -125,7 +125,7 @@ def infer(listing: Listing, folder: str = "") -> Patterns:
     if found:
         if wrong := [name for name in sorted(found) if not SPLIT_NAME.match(name)]:
             raise SettingError(
-                f"split: `{wrong[0]}`, by the name of a file, is no name of a split: letters, digits, `_`"
+                f"split: `{wrong[0]}`, by the name of a file, is not a valid split name: use letters, digits and `_`"
             )
         names = [name for name in KEYWORDS if name in found] + sorted(found - KEYWORDS.keys())
         return {name: [_SHARDED.format(split=name)] for name in names}
@@ -176,7 +176,7 @@ def resolve(listing: Listing, patterns: Sequence[str], folder: str = "", *, only
 def _missing(named: str, listing: Listing) -> NotFoundError:
     if named in listing.paths:
         return NotFoundError(
-            f"`{named}` in `{listing.root}` is no data file, by its name; expected `.parquet` at its end"
+            f"`{named}` in `{listing.root}` is not a data file, judging by its name; expected it to end in `.parquet`"
         )
     near = [path for path in listing.paths if basename(path) == basename(named)]
     hint = f"; did you mean `{near[0]}`?" if near else ""
@@ -214,7 +214,9 @@ def _by_split(named: Iterable[tuple[Any, Any]], where: str) -> Patterns:
         # A number, or a `NamedSplit` of `datasets`.
         split = str(name)
         if not SPLIT_NAME.match(split):
-            raise SettingError(f"{where}: {name!r} is no name of a split: letters, digits and `_`, with dots between")
+            raise SettingError(
+                f"{where}: {name!r} is not a valid split name: use letters, digits and `_`, with dots between them"
+            )
         if split in found:
             raise SettingError(f"{where}: the split `{split}` is there twice")
         found[split] = _list(patterns, where)

@@ -192,7 +192,7 @@ def _named(repository: Repository) -> list[str] | None:
         return None
     paths = patterns.resolve(repository.listing, [place.path], only_data=False)
     if not paths:
-        raise NotFoundError(f"no file fits `{place}`")
+        raise NotFoundError(f"no file matches `{place}`")
     return paths
 
 
@@ -411,7 +411,7 @@ def _check_parquet(listing: Listing, files: Mapping[str, list[str]]) -> None:
         raise NotFoundError(f"no data files in `{listing.root}`")
     if set(kinds.values()) == {"parquet", None}:
         empty = next(split for split, kind in kinds.items() if kind is None)
-        raise SettingError(f"the split `{empty}` of `{listing.root}` has no files: no pattern of it fits any")
+        raise SettingError(f"the split `{empty}` of `{listing.root}` has no files: none of its patterns matches a file")
     shown = ", ".join(f"`{split}` is {kind or 'nothing'}" for split, kind in kinds.items())
     export = "; `@~parquet` behind the name is the Hub's own copy as Parquet, where it has one"
     hint = export if listing.root.startswith("datasets/") else ""

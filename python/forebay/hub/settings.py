@@ -46,7 +46,9 @@ def current(token: str | bool | None, endpoint: str | None = None) -> Settings:
     home = _path(_variable("HF_HOME") or f"{_variable('XDG_CACHE_HOME') or '~/.cache'}/huggingface")
     found = _token(token, home)
     if found is not None and not (found.isascii() and found.isprintable()):
-        raise SettingError("the token of the Hub has characters that no token has; copy it again, or log in again")
+        raise SettingError(
+            "the token of the Hub has characters that are not allowed in a token; copy it again, or log in again"
+        )
     cache = _variable("HF_HUB_CACHE") or _variable("HUGGINGFACE_HUB_CACHE")
     offline = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
     return Settings(
@@ -73,7 +75,7 @@ def _checked(endpoint: str) -> str:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingError(
-            f"the endpoint of the Hub is `{endpoint}`, expected a URL as `{DEFAULT_ENDPOINT}`: set `HF_ENDPOINT`"
+            f"the endpoint of the Hub is `{endpoint}`, expected a URL such as `{DEFAULT_ENDPOINT}`: set `HF_ENDPOINT`"
         )
     return endpoint
 
@@ -96,7 +98,7 @@ def _token(token: str | bool | None, home: Path) -> str | None:
         raise SettingError(f"cannot read {where}, where a login at the Hub is kept: {error}; log in again") from error
     if token is True and not saved:
         raise AccessDeniedError(
-            f"token: True is the token of a login, and there is none in `HF_TOKEN` or {where}; log in "
+            f"token: True means the token of a login, but there is none in `HF_TOKEN` or {where}; log in "
             "(`hf auth login`), or pass the token itself"
         )
     return saved or None

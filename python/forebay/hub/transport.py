@@ -68,7 +68,7 @@ def get(url: str, headers: dict[str, str], route: Route, deadline: float) -> tup
     """
     if not url.startswith(("https://", "http://")):
         # Other schemes may name local files, for example.
-        raise Failure(f"`{url}` is no URL of HTTP", is_unreachable=True)
+        raise Failure(f"`{url}` is not an HTTP URL", is_unreachable=True)
     timeout = max(min(route.timeout, deadline - time.monotonic()), _LEAST_TIMEOUT)
     try:
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - of HTTP, as was checked
@@ -167,7 +167,7 @@ def _trusting(name: str, certificates: str) -> ssl.SSLContext:
             context.load_verify_locations(cafile=certificates)
     except (OSError, ValueError) as error:
         raise SettingError(
-            f"storage_options: `{name}`: expected certificates in PEM, or the path of a file of them; "
+            f"storage_options: `{name}`: expected certificates in PEM format, or the path of a file that holds them; "
             f"they cannot be read: {error}"
         ) from error
     return context

@@ -140,7 +140,7 @@ class Ordered:
         """Refuses to deliver in a fork: workers and batches belong to the parent process."""
         if self._owner != os.getpid():
             raise WorkerDiedError(
-                f"{self._crew.setting}: the workers are those of the process that this one is a fork of; begin another "
+                f"{self._crew.setting}: the workers belong to the process that this one was forked from; begin another "
                 "loop"
             )
 
@@ -178,8 +178,8 @@ class Ordered:
         rows = rows_of(self._items[number], self._pass)
         self._crew.close()
         raise TransformTimeoutError(
-            f"{self._crew.setting}: nothing came of {rows} within the timeout of {self._timeout} s, from {who}; raise "
-            "`timeout`, or look what the function waits for"
+            f"{self._crew.setting}: no result came for {rows} within the timeout of {self._timeout} s, from {who}; "
+            "raise `timeout`, or find out what the function waits for"
         )
 
     def close(self) -> None:

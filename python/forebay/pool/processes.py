@@ -45,7 +45,7 @@ HOW_TO_BEGIN = (
     "does"
 )
 
-FROM_STDIN = "; processes have to find the program again: put what Python reads from its standard input into a file"
+FROM_STDIN = "; processes must be able to find the program: put what Python reads from its standard input into a file"
 
 MOST_RESULTS_IN_USE = 4
 """The most batches of a worker that the loop may keep before it gets copies, besides those under way."""
@@ -57,8 +57,8 @@ class Processes:
     def __init__(self, job: bytes, setting: str, num_workers: int, prefetch: int, start_method: str) -> None:
         if multiprocessing.current_process().daemon:
             raise SettingError(
-                f"{setting}: this process is a daemon of `multiprocessing`, which may start no others; run functions "
-                "in threads, or in the loop"
+                f"{setting}: this process is a daemon of `multiprocessing`, which cannot start other processes; "
+                "run functions in threads, or in the loop"
             )
         self.setting = setting
         self.num_workers = num_workers
@@ -244,7 +244,7 @@ class Worker:
         if message.number <= num_abandoned:
             self._note(message, file)
             return None
-        value, failure = self.open(message, file, f"what came of {rows}")
+        value, failure = self.open(message, file, f"the result for {rows}")
         if failure is not None or message.kind == "result":
             return Done(message.number, value, failure)
         return Done(message.number, None, value)
@@ -291,7 +291,7 @@ class Worker:
         if code is not None and code < 0:
             how = f"by {_name_of(-code)}"
             if -code == signal.SIGKILL:
-                how += ", which is how Linux ends processes where memory is short"
+                how += ", which is how Linux ends processes when memory is short"
         if not self.has_begun:
             # Python's name for a program on standard input.
             is_read = getattr(sys.modules.get("__main__"), "__file__", None) == "<stdin>"

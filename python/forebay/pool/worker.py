@@ -175,7 +175,7 @@ class Worker:
             del result
             packed = self._outbox.pack(self._inbox.leave(buffers))
         except BaseException as error:  # noqa: BLE001 - told to the loop
-            what = f"{self._setting}: what came of {rows} cannot be sent to the process of the loop"
+            what = f"{self._setting}: the result for {rows} cannot be sent to the process of the loop"
             self._fail(message, TransformError(f"{what}: {told(error)}"), error)
             return
         self._send(Message("result", message.number), *packed)

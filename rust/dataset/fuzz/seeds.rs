@@ -1,4 +1,4 @@
-//! Sound objects, as inputs of the fuzzers to begin with.
+//! Valid objects as initial fuzzing inputs.
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ struct Style {
     codec: usize,
     version: WriterVersion,
     has_dictionary: bool,
-    /// Integers and texts are stored as differences.
+    /// Whether integers and text are delta-encoded.
     has_differences: bool,
 }
 
-/// Values that repeat, some of them NULL where that may be.
+/// Repeating values, some of them NULL if that is allowed.
 fn values(data_type: &DataType, is_nullable: bool) -> ArrayRef {
     let numbers = (0..NUM_ROWS).map(|row| i32::try_from(row % 11).unwrap());
     let array: ArrayRef = match data_type {
@@ -179,7 +179,7 @@ fn footer_bytes(body: &[u8]) -> usize {
     u32::from_le_bytes(*body[..body.len() - 4].last_chunk().unwrap()) as usize
 }
 
-/// Returns objects as the target takes them.
+/// Returns objects in the target's input format.
 pub(crate) fn objects() -> Vec<Vec<u8>> {
     let input = |(body, _): (Vec<u8>, _)| {
         let end = body.len() - 8;
@@ -210,7 +210,7 @@ pub(crate) fn footers() -> Vec<Vec<u8>> {
     inputs
 }
 
-/// Returns manifests of one object, and what is in them.
+/// Returns manifests of one object, and their contents.
 pub(crate) fn manifests() -> Vec<Vec<u8>> {
     let mut inputs = Vec::new();
     for (body, _) in bodies().into_iter().take(3) {

@@ -1,4 +1,4 @@
-//! The catalogue cache and manifests: what they save, and what they never believe.
+//! The catalogue cache and manifests: what they save, and what they never trust.
 
 use bytes::Bytes;
 use object_store::ObjectStoreExt;
@@ -20,7 +20,7 @@ fn disk() -> Disk {
     Disk { cache: Cache::new(folder.path().join("footers"), 1 << 30), _folder: folder }
 }
 
-/// Returns under which key the footers of the folder `d` are kept.
+/// Returns the key of the footers of the folder `d`.
 fn key() -> Vec<String> {
     let mut key = Store::of_client(Arc::new(Recording::default())).identity();
     key.push("d/".into());
@@ -36,7 +36,7 @@ impl Disk {
     }
 }
 
-/// Opens the folder `d` of a bucket with a cache, and returns the requests that took.
+/// Opens the folder `d` of a bucket with a cache, and returns the requests made.
 async fn open_cached(recording: &Arc<Recording>, disk: &Disk) -> (Snapshot, Vec<String>) {
     let store = Store::of_client(Arc::clone(recording) as _);
     recording.take();
@@ -196,7 +196,7 @@ fn objects_with_the_same_schema_share_it() {
         let recording = Recording::of([("d/1.parquet", a.clone()), ("d/2.parquet", b), ("d/3.parquet", a)]).await;
         let disk = disk();
         open_cached(&recording, &disk).await;
-        // Of the cache, they are parsed one after another.
+        // From the cache, they are parsed one after another.
         let (snapshot, _) = open_cached(&recording, &disk).await;
         let types = |index: usize| snapshot.fragments[index].reader.schema();
         assert!(Arc::ptr_eq(types(0), types(2)) && !Arc::ptr_eq(types(0), types(1)));
@@ -286,7 +286,7 @@ fn splits_are_listed_once_and_saved_together() {
     let path = folder.path().join("all.forebay");
     block_on(Snapshot::save_manifest(&saved, path.to_str().unwrap(), &BTreeMap::new())).unwrap();
     let bytes = saved[1].1.to_bytes(Audience::OurOwn);
-    // Nothing but the manifest is there any more.
+    // Only the manifest still exists.
     for split in ["train", "test"] {
         std::fs::remove_dir_all(folder.path().join(split)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Columns from the names of folders: what they hold, and which bytes they spare.
+//! Columns from the names of folders: their values, and which bytes they save.
 
 use arrow_array::Array;
 use arrow_array::cast::AsArray;
@@ -22,7 +22,7 @@ async fn of_keys(keys: &[&str]) -> Arc<Recording> {
     Recording::of(keys.iter().map(|key| (*key, parquet(&numbers("a", 0..10))))).await
 }
 
-/// Returns the rows that a filter keeps, and the requests that took.
+/// Returns the rows that a filter keeps, and the requests made.
 async fn keep(snapshot: &Arc<Snapshot>, recording: &Recording, sql: &str) -> (u64, Vec<String>) {
     let dataset = Dataset::new(Arc::clone(snapshot)).filter(sql).unwrap();
     let connections = dataset.connect(&Arc::default()).unwrap();
@@ -135,7 +135,7 @@ fn the_fingerprint_tells_columns_of_folders_apart_and_does_not_change_without_an
     for (number, one) in of_all.iter().enumerate() {
         assert!(of_all[..number].iter().chain([&below]).all(|other| other != one));
     }
-    // Where no folder is a column, it is what it was before folders could be.
+    // If no folder is a column, it is the same as before folders could be.
     assert_eq!(below, fingerprint("x/0.parquet", "s3://bucket/x/"));
 }
 

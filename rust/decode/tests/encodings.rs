@@ -1,5 +1,5 @@
-//! Every encoding, with every codec and both kinds of pages, as the `parquet` crate writes them: what is read is what its own
-//! reader returns.
+//! Every encoding, with every codec and both page versions, as written by the `parquet` crate: results equal those of
+//! its own reader.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::*;
 
 const NUM_ROWS: usize = 400;
 
-/// Rows of which some pages are wanted, and some rows of others.
+/// Rows that include some whole pages, and some rows of others.
 const SOME: [std::ops::Range<u32>; 3] = [3..40, 100..101, 222..399];
 
 const INTEGERS: [&str; 5] = ["int32", "int64", "uint64", "date", "when"];
@@ -24,7 +24,7 @@ const FIXED: [&str; 3] = ["half", "decimal", "fixed"];
 const TEXTS: [&str; 3] = ["text", "large", "bytes"];
 const FLAGS: [&str; 1] = ["flag"];
 
-/// Encodings, none for a dictionary, and the columns that they are for.
+/// Encodings, `None` for a dictionary, and their columns.
 fn encodings() -> [(Option<Encoding>, Vec<&'static str>); 7] {
     [
         (Some(Encoding::PLAIN), [&INTEGERS[..], &FLOATS, &FIXED, &TEXTS, &FLAGS].concat()),
@@ -49,7 +49,7 @@ fn codecs() -> [Compression; 7] {
     ]
 }
 
-/// Returns values of a name, of which some percent are NULL.
+/// Returns values of a named kind, of which some percentage is NULL.
 fn leaf(name: &str, nulls: u64) -> ArrayRef {
     let shape = Shape {
         seed: 7,
@@ -100,7 +100,7 @@ fn leaf(name: &str, nulls: u64) -> ArrayRef {
     }
 }
 
-/// Returns the named values alone, all of them there, and in lists.
+/// Returns the named values alone, without NULLs, and in lists.
 fn batch(names: &[&str]) -> RecordBatch {
     let mut columns: Vec<(String, ArrayRef, bool)> = Vec::new();
     for name in names {
@@ -152,10 +152,10 @@ fn read_by_the_crate(body: &Bytes) -> RecordBatch {
     concat_batches(&batches[0].schema(), &batches).unwrap()
 }
 
-/// Checks that every leaf is stored as was asked for.
+/// Checks that every leaf is stored as requested.
 fn check_encoding(snapshot: &Snapshot, encoding: Option<Encoding>, version: WriterVersion) {
     for column in snapshot.fragment(snapshot.row_groups[0]).row_group(0).columns() {
-        // The writer has dictionaries of these in files of the newer version alone.
+        // The writer has dictionaries of these only in files of the newer version.
         let has_none = column.column_type() == parquet::basic::Type::FIXED_LEN_BYTE_ARRAY;
         if encoding.is_none() && has_none && version == WriterVersion::PARQUET_1_0 {
             continue;
@@ -174,7 +174,7 @@ fn every_encoding_is_what_the_parquet_crate_reads_whatever_the_codec() {
         let batch = batch(&names);
         for (turn, codec) in codecs().into_iter().enumerate() {
             for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
-                // Every second file has an index, of one codec those of one version.
+                // Every second file has an index; for each codec, that of one version.
                 let has_index = (turn % 2 == 0) == (version == WriterVersion::PARQUET_1_0);
                 let said = format!("{encoding:?}, {codec}, {version:?}");
                 let body = written(&batch, properties(encoding, codec, version, has_index));

@@ -10,7 +10,7 @@ use parquet::file::properties::WriterPropertiesBuilder;
 
 use super::*;
 
-/// Numbers that a seed determines.
+/// Pseudo-random numbers from a seed.
 pub(super) struct Noise(pub(super) u64);
 
 impl Noise {
@@ -25,12 +25,12 @@ impl Noise {
     }
 }
 
-/// What a file is like.
+/// The shape of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     pub(super) seed: u64,
     pub(crate) num_rows: usize,
-    /// Percent.
+    /// Percentage.
     pub(super) nulls: u64,
     pub(super) num_distinct: u64,
     pub(super) longest_list: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Shape {
     pub(super) version: WriterVersion,
     pub(super) page_rows: usize,
     pub(super) dictionary_bytes: Option<usize>,
-    /// Integers and texts are stored as differences where there is no dictionary.
+    /// Whether integers and text are delta-encoded if there is no dictionary.
     pub(super) has_differences: bool,
     pub(super) has_index: bool,
 }
@@ -208,7 +208,7 @@ impl Shape {
         ]
     }
 
-    /// Lists within lists: without NULLs, of one length, with NULLs at every depth, of three depths.
+    /// Nested lists: without NULLs, of one length, with NULLs at every depth, of three depths.
     fn nested_lists(&self, noise: &mut Noise) -> Vec<(&'static str, ArrayRef, bool)> {
         let item = Arc::new(Field::new("element", DataType::Int32, false));
         let items = Arc::new(Field::new("element", DataType::List(Arc::clone(&item)), false));
@@ -314,7 +314,7 @@ impl Shape {
         let around_with_nulls: ArrayRef =
             Arc::new(StructArray::new(fields.clone(), around.clone(), with_nulls.nulls().cloned()));
         let around: ArrayRef = Arc::new(StructArray::new(fields, around, None));
-        // Structs that are NULL in structs that may be.
+        // NULL structs in nullable structs.
         let inner = vec![Arc::clone(&with_nulls), numbers(rows, noise)];
         let fields: Vec<_> = inner.iter().zip(["in", "id"]).map(|(array, name)| field(name, array, true)).collect();
         let outer_nulls = (0..rows).map(|_| noise.below(100) >= self.nulls / 2).collect::<NullBuffer>();
@@ -364,7 +364,7 @@ impl Shape {
         writer.into_inner().unwrap().into()
     }
 
-    /// Returns properties by which integers and texts are stored as differences, of texts in both ways.
+    /// Returns writer properties that delta-encode integers and text, text in both ways.
     fn with_differences(&self, properties: WriterPropertiesBuilder, batch: &RecordBatch) -> WriterPropertiesBuilder {
         let schema = ArrowSchemaConverter::new().convert(&batch.schema()).unwrap();
         schema.columns().iter().enumerate().fold(properties, |properties, (place, column)| {

@@ -208,7 +208,7 @@ fn dictionaries_are_decoded_or_taken_apart() {
     };
     assert_eq!((indices.element, indices.values.as_slice()), (Element::Int(8), &[1, 0, 1][..]));
     assert_eq!(values(&dictionary), [10_i32, 20].map(i32::to_le_bytes).concat());
-    // What is written there is in no other batch of the same dictionary.
+    // Writing to it changes no other batch of the same dictionary.
     assert_ne!(values(&dictionary).as_ptr(), numbers.values().inner().as_ptr());
 }
 

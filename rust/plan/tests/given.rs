@@ -1,4 +1,4 @@
-//! Orders that were given.
+//! Explicitly given orders.
 
 use proptest::prelude::*;
 

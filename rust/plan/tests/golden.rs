@@ -1,4 +1,4 @@
-//! Orders that a release must not change: `tests/golden/order.py` wrote them, without this crate.
+//! Orders that must not change between releases: `tests/golden/order.py` wrote them, without this crate.
 
 use std::path::Path;
 

@@ -40,7 +40,7 @@ fn bits(seed: u64, epoch: u64, purpose: Purpose, stream: u64, x: usize) -> u64 {
     draws.next_bits()
 }
 
-/// Who asks for batches, from where.
+/// Which rank requests batches, and from where.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Asked {
     pub(super) cursor: usize,

@@ -1,4 +1,4 @@
-//! Ranks, batches, workers and what remains.
+//! Ranks, batches, workers and remainders.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn positions(slice: BatchSlice) -> Vec<u64> {
     real.chain(slice.padding).collect()
 }
 
-/// Returns a rank's batches as its DataLoader with some workers delivers them.
+/// Returns a rank's batches as its DataLoader delivers them, with the given number of workers.
 fn deliver(share: Share, num_workers: u32) -> Vec<(u64, Vec<u64>)> {
     let worker = |worker| {
         let share = Share::try_new(Share { worker, num_workers, ..share }).unwrap();
@@ -77,7 +77,7 @@ proptest! {
             prop_assert_eq!(share.end(), end);
             prop_assert_eq!(share.num_dropped(), num_rows - cursor as u64 - delivered);
         }
-        // The end is tight: nothing is delivered beyond it, and what lies before it is, but for `keep` and
+        // The end is tight: nothing is delivered beyond it, and everything before it is, except with `keep` and
         // `drop_last` together, which leave ranks with different numbers of batches.
         let furthest = slices().filter(|slice| slice.len > 0).map(|slice| slice.first + (slice.len as u64 - 1) * slice.step).max();
         prop_assert!(furthest.is_none_or(|furthest| furthest < end));
@@ -104,7 +104,7 @@ proptest! {
         let plan = EpochPlan::new(spans(&kept), order, 0);
         let expected = model::epoch(&kept, order, 0);
         let (mut cursor, mut seen) = (0, Vec::new());
-        // The last run goes on to the end.
+        // The last run continues to the end.
         let last = (3, 17, 2, usize::MAX);
         for (world, batch, num_workers, steps) in runs.into_iter().chain([last]) {
             let mut ranks = Vec::new();

@@ -1,4 +1,4 @@
-//! Selections against sets of row numbers, at sizes that no dataset here has, and as bytes that somebody tampered with.
+//! Tests selections against sets of row numbers, at sizes that no dataset here has, and as tampered bytes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn rows(subset: &Subset) -> BTreeSet<u64> {
     rows
 }
 
-/// Returns bits in long runs or short ones, some row groups of nothing and some of everything.
+/// Returns bits in long or short runs, with some row groups empty and some full.
 fn bits(size: u32) -> impl Strategy<Value = RowSet> {
     let runs = |longest| prop::collection::vec((any::<bool>(), 1_usize..longest), 1..20);
     let mask = prop_oneof![runs(3), runs(80)].prop_map(move |runs| {
@@ -118,7 +118,7 @@ proptest! {
         prop_assert!(is_refused, "bit {} of byte {}: {:?}", bit, at, refused);
     }
 
-    /// Somebody who can compute a checksum can write anything.
+    /// Anybody who can compute a checksum can write anything.
     #[test]
     fn bytes_with_a_right_checksum_are_sound_or_refused(
         (subset, _) in two(), at in any::<prop::sample::Index>(), with in any::<u8>(), drop in any::<bool>(),
@@ -170,7 +170,7 @@ fn random_half(seed: u64) -> RowSet {
 
 #[test]
 fn a_clustered_selection_of_a_billion_rows_takes_a_few_kilobytes() {
-    // Every tenth row group, of which some only between two rows.
+    // Every tenth row group, in some of them only between two rows.
     let sets = (0..1000).map(|index| match index % 30 {
         0 => RowSet::All,
         10 => RowSet::from_runs(std::iter::once(200_000..900_000).collect(), 1_000_000),
@@ -197,7 +197,7 @@ fn parts_that_do_not_make_a_whole_are_refused() {
         merged => panic!("expected a refusal, got {merged:?}"),
     };
     assert!(refusal(&[]).contains("no parts"));
-    assert!(refusal(std::slice::from_ref(&whole)).contains("no part, but whole"));
+    assert!(refusal(std::slice::from_ref(&whole)).contains("a whole selection, not a part"));
     assert!(refusal(&[part(0, 3), part(2, 3)]).contains("part 1 of 3 (from 0) is missing"));
     assert!(refusal(&[part(0, 2), part(0, 2)]).contains("part 0 of 2 (from 0) is there twice"));
     assert!(refusal(&[part(0, 2), part(1, 3)]).contains("expected parts of 2, got part 1 of 3"));

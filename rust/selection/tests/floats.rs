@@ -1,4 +1,4 @@
-//! Bounds of floats, which know no NaN: beside every row, read and evaluated.
+//! Bounds of floats, which ignore NaN, compared with reading and evaluating every row.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ proptest! {
 
     #[test]
     fn bounds_of_floats_drop_no_row_that_passes(
-        // A page has rows of a few numbers, so that bounds decide something.
+        // A page has only a few different numbers, so that bounds decide something.
         pages in prop::collection::vec((prop::collection::vec(0..FLOATS.len(), 1..4), any::<bool>()), 30),
         is_narrow: bool,
     ) {

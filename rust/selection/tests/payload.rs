@@ -7,14 +7,14 @@ use super::*;
 use crate::metrics::Stage;
 use crate::source::Ahead;
 
-/// What a selection began to read.
+/// What a selection started to read.
 struct Begun {
     sets: Vec<RowSet>,
     ahead: Arc<Ahead>,
     columns: Arc<[usize]>,
 }
 
-/// How much may be asked for, and in which order the rows will be read.
+/// How much may be requested, and in which order the rows will be read.
 #[derive(Debug, Clone, Copy)]
 struct Terms {
     round_trip: scan::RoundTripBytes,
@@ -43,7 +43,7 @@ impl Bucket {
         Begun { sets: selecting.await.unwrap().0, ahead, columns }
     }
 
-    /// Reads the kept rows, with what was begun or without.
+    /// Reads the kept rows, with or without what was started.
     async fn finish(&self, begun: &Begun, ahead: Option<&Arc<Ahead>>) -> Vec<RecordBatch> {
         let connection = self.connection().with_ahead(ahead);
         let mut batches = Vec::new();
@@ -76,7 +76,7 @@ fn little_that_is_open_is_read_with_the_predicate_columns() {
         let bucket = Bucket::of([parquet(&rows(0..2000), properties())], true).await;
         let begun = bucket.begin("number % 100 = 7", &[2], Terms { round_trip: DEAR, ..IN_ORDER }).await;
         bucket.finish(&begun, Some(&begun.ahead)).await;
-        // Nobody knew in which pages the rows are.
+        // It was not known which pages have the rows.
         let expected = [(0, 1), (0, 2), (1, 1), (1, 2)].map(|(group, column)| bucket.request(0, group, column, 0..10));
         assert_eq!(bucket.requests(), sorted(expected));
     });
@@ -86,7 +86,7 @@ fn little_that_is_open_is_read_with_the_predicate_columns() {
 fn what_is_likely_to_be_kept_is_read_with_the_predicate_columns() {
     block_on(async {
         let bucket = Bucket::of([parquet(&rows(0..2000), properties())], true).await;
-        // A page has a hundred rows, so that hardly any is without one that passes.
+        // A page has a hundred rows, so hardly any is without one that passes.
         let begun = bucket.begin("number < 500", &[2], IN_ORDER).await;
         bucket.finish(&begun, Some(&begun.ahead)).await;
         let expected = [(0, 1), (0, 2), (1, 1), (1, 2)].map(|(group, column)| bucket.request(0, group, column, 0..10));
@@ -97,7 +97,7 @@ fn what_is_likely_to_be_kept_is_read_with_the_predicate_columns() {
 #[test]
 fn statistics_of_a_row_group_tell_what_is_likely_where_a_column_has_one_page() {
     block_on(async {
-        // Bounds that promise rows of which there are none, to see who believes them.
+        // Bounds that promise rows which do not exist, to see what trusts them.
         let numbers = Int32Array::from_iter_values((0..2000).map(|row| row % 2 * 1000));
         let texts = StringArray::from_iter_values((0..2000).map(|row| format!("row {row}")));
         let batch =
@@ -133,7 +133,7 @@ fn much_that_is_open_is_read_once_its_rows_are_known() {
         let with_ahead = bucket.requests();
         bucket.finish(&begun, None).await;
         let alone = bucket.requests();
-        // Beside the filter's own columns the same requests, made once.
+        // In addition to the filter's own columns, the same requests, made once.
         let predicates = [0, 1].map(|group| bucket.request(0, group, 1, 0..10));
         let payload: Vec<_> = with_ahead.iter().filter(|request| !predicates.contains(request)).cloned().collect();
         assert_eq!((payload, with_ahead.len()), (alone.clone(), alone.len() + 2));

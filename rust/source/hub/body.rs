@@ -1,4 +1,4 @@
-//! The body of an answer, without what lies beside the range.
+//! The body of a response, without bytes outside the range.
 
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -25,13 +25,13 @@ pub(super) fn stream(opened: Opened) -> BoxStream<'static, object_store::Result<
 }
 
 impl Body {
-    /// Receives what is left of the answer; a store may send more than it was asked for.
+    /// Receives the rest of the response; a store may send more than was requested.
     async fn receive(&mut self) -> reqwest::Result<Option<Bytes>> {
         while self.num_missing > 0 {
             let Some(mut bytes) = self.response.chunk().await? else { return Ok(None) };
             let skipped = self.skip.min(bytes.len() as u64);
             self.skip -= skipped;
-            // Both are no more than the length of what is in memory.
+            // Both are at most the length of bytes in memory.
             bytes = bytes.split_off(usize::try_from(skipped).unwrap_or(bytes.len()));
             bytes.truncate(usize::try_from(self.num_missing).unwrap_or(usize::MAX));
             self.num_missing -= bytes.len() as u64;

@@ -1,4 +1,4 @@
-//! Reads a range of a file from where its bytes are.
+//! Reads a range of a file from its actual location.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use super::trouble;
 use super::urls::Resolved;
 use crate::source::recover::{Trouble, coding, kind_of, retry_after};
 
-/// What a signed URL that is of no use any more is answered with.
+/// Responses to a signed URL that is no longer valid.
 const STALE: [StatusCode; 4] =
     [StatusCode::FORBIDDEN, StatusCode::UNAUTHORIZED, StatusCode::NOT_FOUND, StatusCode::GONE];
 
-/// What is wanted.
+/// The requested range.
 #[derive(Debug, Clone)]
 pub(super) struct Asked {
     pub(super) path: Path,
@@ -25,18 +25,18 @@ pub(super) struct Asked {
     pub(super) if_match: Option<String>,
 }
 
-/// A body that begins to arrive.
+/// A body that has begun to arrive.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) response: Response,
-    /// Bytes of the body before the range: a store may send more than it was asked for.
+    /// Bytes of the body before the range: a store may send more than was requested.
     pub(super) skip: u64,
     pub(super) range: Range<u64>,
     pub(super) size: u64,
     pub(super) e_tag: Option<String>,
 }
 
-/// Asks for a range, once where its bytes are: a second time only if its URL is of no use any more.
+/// Requests a range once from its location; a second time only if the URL is no longer valid.
 pub(super) async fn open(hub: &Hub, asked: &Asked, patience: &mut Patience) -> object_store::Result<Opened> {
     let (mut num_failed, mut refused) = (0, None);
     loop {
@@ -50,7 +50,7 @@ pub(super) async fn open(hub: &Hub, asked: &Asked, patience: &mut Patience) -> o
         }
         let is_stale = STALE.contains(&status) && !found.is_direct;
         if is_stale && refused.is_none_or(|before| before == found.number) {
-            // The signature may have expired, or the bytes have moved: once more, with another URL.
+            // The signature may have expired, or the bytes have moved: retry with another URL.
             refused = Some(found.number);
         } else if found.is_direct {
             hub.wait_after(&asked.path, status, response.headers(), num_failed, patience).await?;
@@ -60,7 +60,7 @@ pub(super) async fn open(hub: &Hub, asked: &Asked, patience: &mut Patience) -> o
     }
 }
 
-/// Makes one request; the outer error is of waiting for the Hub.
+/// Makes one request; the outer error is from waiting for the Hub.
 async fn send(
     hub: &Hub,
     asked: &Asked,
@@ -84,7 +84,7 @@ fn of_cdn(asked: &Asked, found: &Resolved, status: StatusCode, headers: &HeaderM
     let is_inside =
         matches!(&asked.range, Some(GetRange::Bounded(range)) if total.is_some_and(|size| range.end <= size));
     if status == StatusCode::RANGE_NOT_SATISFIABLE && is_inside && total == found.size {
-        return trouble::wrong(format!("{said} to a range of the file, of whose size it says the same as the Hub"));
+        return trouble::wrong(format!("{said} to a range of the file, although it states the same size as the Hub"));
     }
     match kind_of(status) {
         Some(kind) => trouble::boxed(Trouble { kind, said, retry_after: retry_after(headers) }),
@@ -92,7 +92,7 @@ fn of_cdn(asked: &Asked, found: &Resolved, status: StatusCode, headers: &HeaderM
     }
 }
 
-/// Returns the tag of the file, the one that was asked for if it is any of its own.
+/// Returns the file's tag: the expected one, if the file has several and it is among them.
 fn matching_tag(asked: &Asked, found: &Resolved) -> object_store::Result<Option<String>> {
     let opaque = |tag: &str| tag.trim_start_matches("W/").trim_matches('"').to_owned();
     let Some(expected) = &asked.if_match else { return Ok(found.tags.first().cloned()) };
@@ -102,7 +102,7 @@ fn matching_tag(asked: &Asked, found: &Resolved) -> object_store::Result<Option<
     Err(trouble::changed(&asked.path, format!("the Hub has another version: {}", found.tags.join(", "))))
 }
 
-/// Checks what the answer says of itself.
+/// Checks the headers of the response.
 fn opened(asked: &Asked, found: &Resolved, response: Response, e_tag: Option<String>) -> object_store::Result<Opened> {
     let headers = response.headers();
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
@@ -114,13 +114,13 @@ fn opened(asked: &Asked, found: &Resolved, response: Response, e_tag: Option<Str
         return Err(trouble::wrong("the store behind the Hub answered with a page of HTML instead of a file".into()));
     }
     if let Some(coding) = coding(headers).filter(|_| num_bytes.is_none()) {
-        return Err(trouble::wrong(format!("the store behind the Hub answered with bytes that it coded (`{coding}`)")));
+        return Err(trouble::wrong(format!("the store behind the Hub answered with encoded bytes (`{coding}`)")));
     }
     let size = total.or(found.size);
     let size = size.ok_or_else(|| trouble::generic("the answer does not say how large the file is".into()))?;
     if let Some(expected) = found.size.filter(|expected| *expected != size) {
         let said = format!("the Hub says that it has {expected} bytes, the store behind it {size}");
-        // Of a whole file it is the length of what was sent that is another one.
+        // For a whole file, it is the length of the response that is wrong.
         return Err(if is_part { trouble::changed(&asked.path, said) } else { trouble::wrong(said) });
     }
     let range = match &asked.range {
@@ -136,19 +136,19 @@ fn opened(asked: &Asked, found: &Resolved, response: Response, e_tag: Option<Str
     match part.filter(|part| part.contains(&range.start) || range.is_empty()) {
         Some(part) => Ok(Opened { response, skip: range.start.saturating_sub(part.start), range, size, e_tag }),
         None => Err(trouble::wrong(format!(
-            "the store behind the Hub answered with `{}`, in which byte {} of the file is not",
+            "the store behind the Hub answered with `{}`, which does not include byte {} of the file",
             text(CONTENT_RANGE).unwrap_or("no `Content-Range`"),
             range.start
         ))),
     }
 }
 
-/// Returns the size of the whole file of `bytes 5-9/20`.
+/// Returns the size of the whole file from `bytes 5-9/20`.
 fn total_size(content_range: &str) -> Option<u64> {
     content_range.rsplit('/').next()?.trim().parse().ok()
 }
 
-/// Returns the bytes of `bytes 5-9/20`.
+/// Returns the range from `bytes 5-9/20`.
 fn bytes_of(content_range: &str) -> Option<Range<u64>> {
     let (part, _) = content_range.trim().strip_prefix("bytes")?.split_once('/')?;
     let (first, last) = part.trim().split_once('-')?;

@@ -1,4 +1,4 @@
-//! How fast a Hub may be asked: it says so itself, and everybody waits together.
+//! How fast to send requests to a Hub: it says so itself, and all requests wait together.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -11,29 +11,29 @@ use super::trouble;
 use crate::process::LockOfProcess;
 use crate::source::recover::{Impatient, Kind, Limit, Notes, Stopwatch, Trouble, after, retry_after};
 
-/// Requests to one Hub at the same time.
+/// Concurrent requests to one Hub.
 const MAX_ASKING: usize = 64;
 
 /// After a refusal that does not say how long to wait, and after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// A Hub counts whole seconds: one that says zero means less than one.
+/// A Hub counts whole seconds: zero means less than one.
 const LEAST_REFUSED: Duration = Duration::from_millis(500);
 
-/// The requests of this process to one Hub.
+/// This process's requests to one Hub.
 #[derive(Debug)]
 pub(super) struct Pace {
     slots: Semaphore,
-    /// Nobody asks before then.
+    /// No requests before then.
     held_until: Mutex<Option<Instant>>,
 }
 
-/// The Hubs that this process asks, as long as anything does.
+/// The Hubs that this process is using.
 static CURRENT: LockOfProcess<Vec<(String, Weak<Pace>)>> = LockOfProcess::new();
 
 impl Pace {
-    /// Returns what this process's requests to the Hub at `origin` share. After a fork the child makes its own.
+    /// Returns what this process's requests to the Hub at `origin` share. After a fork, the child makes its own.
     pub(super) fn current(origin: String) -> Arc<Self> {
         let mut known = CURRENT.lock();
         known.retain(|(_, pace)| pace.strong_count() > 0);
@@ -45,7 +45,7 @@ impl Pace {
         pace
     }
 
-    /// Waits until the Hub may be asked.
+    /// Waits until a request may be sent.
     pub(super) async fn enter(&self, patience: &mut Patience) -> object_store::Result<SemaphorePermit<'_>> {
         loop {
             let slot =
@@ -57,14 +57,14 @@ impl Pace {
         }
     }
 
-    /// Keeps everybody from asking for a time.
+    /// Holds back all requests for a time.
     pub(super) fn hold(&self, time: Duration) {
         let until = after(time);
         let mut held = self.held_until.lock().unwrap_or_else(PoisonError::into_inner);
         *held = Some(held.map_or(until, |before| before.max(until)));
     }
 
-    /// Notes what an answer says of the quota.
+    /// Records what a response says about the quota.
     pub(super) fn note(&self, headers: &HeaderMap) {
         if let Some(time) = quota_reset(headers) {
             self.hold(time);
@@ -83,7 +83,7 @@ pub(super) fn refused_for(headers: &HeaderMap) -> Option<Duration> {
     time.map(|time| time.max(LEAST_REFUSED))
 }
 
-/// Returns when a quota that is used up begins anew: `RateLimit: "resolvers";r=0;t=17`.
+/// Returns when an exhausted quota is renewed: `RateLimit: "resolvers";r=0;t=17`.
 fn quota_reset(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("ratelimit")?.to_str().ok()?;
     let number = |name: &str| {
@@ -99,7 +99,7 @@ pub(super) struct Patience {
     limit: Limit,
     /// The counts of the read.
     pub(super) notes: Notes,
-    /// What the read has waited for so far.
+    /// The time that the read has spent waiting.
     pub(super) watch: Stopwatch,
 }
 
@@ -108,7 +108,7 @@ impl Patience {
         Self { limit, notes, watch: Stopwatch::default() }
     }
 
-    /// Refuses a wait that takes too long; `said` is what is waited for.
+    /// Refuses a wait that takes too long; `said` is the reason to wait.
     pub(super) fn check(&self, wait: Duration, said: &str) -> object_store::Result<()> {
         if wait > self.limit.time.saturating_sub(self.watch.shown()) {
             let cause = Box::new(Trouble::new(Kind::Throttled, said));
@@ -118,7 +118,7 @@ impl Patience {
         Ok(())
     }
 
-    /// Waits before the next of several tries.
+    /// Waits before the next of several attempts.
     pub(super) async fn pause(&mut self, num_failed: u32, said: &str) -> object_store::Result<()> {
         let time = pause_after(num_failed);
         self.check(time, said)?;
@@ -127,7 +127,7 @@ impl Patience {
     }
 }
 
-/// Returns how long to wait after so many failures.
+/// Returns how long to wait after this many failures.
 pub(super) fn pause_after(num_failed: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << num_failed.saturating_sub(1).min(10)).min(LONGEST_PAUSE)
 }

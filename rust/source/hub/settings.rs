@@ -1,4 +1,4 @@
-//! Where the Hub is, who asks, and how long it may take.
+//! The Hub's location, the user's token, and time limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,15 +18,15 @@ use crate::source::settings::{
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
-/// How long one read goes on asking a Hub that refuses or fails. Its quotas are of five minutes.
+/// How long one read retries when a Hub refuses or fails. Its quotas cover five minutes.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(600);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A body may take long, as long as bytes arrive: a stall is what ends it.
+/// A body may take long while bytes keep arriving: only a stall ends it.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the Hub's store is opened with.
+/// The options of the Hub's store.
 pub(super) const OPTIONS: [&str; 10] = [
     "hf_endpoint",
     "hf_token",
@@ -40,17 +40,17 @@ pub(super) const OPTIONS: [&str; 10] = [
     CA_CERTIFICATE,
 ];
 
-/// What the Hub's own patience is called; other stores say [`RETRY_FOR`], which is understood, too.
+/// The name of the Hub's own patience option; other stores use [`RETRY_FOR`], which is accepted, too.
 const PATIENCE: &str = "hf_patience";
 
 /// What requests to a repository or bucket have in common.
 pub(super) struct Settings {
     /// `hf://datasets/org/name@commit` or `hf://buckets/org/name`.
     pub(super) root: String,
-    /// Of the repository or bucket: files are below it.
+    /// The URL of the repository or bucket: files are below it.
     base: Url,
     pub(super) token: Option<String>,
-    /// Whether it is one that the environment or a login has named, which may name another one later.
+    /// Whether the token came from the environment or a login, which may provide another one later.
     pub(super) is_of_user: bool,
     pub(super) limit: Limit,
     pub(super) is_hedging: bool,
@@ -61,11 +61,11 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads options, and the environment for what they do not say.
+    /// Reads options, and the environment for missing ones.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for options that the store does not have or that mean nothing.
+    /// [`Error::Setting`] for unknown options and invalid values.
     pub(super) fn try_new(root: &str, options: &BTreeMap<String, String>) -> Result<Self> {
         if let Some(name) = options.keys().find(|name| !OPTIONS.contains(&name.as_str())) {
             let names = OPTIONS.join("`, `");
@@ -98,12 +98,12 @@ impl Settings {
         self.base.origin().ascii_serialization()
     }
 
-    /// Returns whether a URL is of the Hub itself, which may see the token.
+    /// Returns whether a URL belongs to the Hub itself, which may see the token.
     pub(super) fn is_ours(&self, url: &Url) -> bool {
         url.origin() == self.base.origin()
     }
 
-    /// Returns the URL by which the Hub resolves a file.
+    /// Returns the URL at which the Hub resolves a file.
     pub(super) fn file_url(&self, path: &Path) -> Url {
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -129,7 +129,7 @@ fn base(root: &str, endpoint: &str) -> Result<Url> {
     Ok(url)
 }
 
-/// Notes the token that the environment or a login names now; returns whether `token` is one that they have named to
+/// Records the token that the environment or a login names now; returns whether `token` has ever been named that way in
 /// this process.
 fn is_of_user(token: &str, now: Option<String>) -> bool {
     static NAMED: LockOfProcess<BTreeSet<String>> = LockOfProcess::new();
@@ -142,7 +142,7 @@ fn tidy(token: Option<String>) -> Option<String> {
     token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
-/// Returns the token that the environment names, or that was saved by a login.
+/// Returns the token from the environment or a saved login.
 pub(crate) fn token_of_user() -> Option<String> {
     let is_off =
         |name| variable(name).is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str()));
@@ -154,12 +154,12 @@ pub(crate) fn token_of_user() -> Option<String> {
         let cache = || path("XDG_CACHE_HOME").or_else(|| Some(std::env::home_dir()?.join(".cache")));
         let home = || path("HF_HOME").or_else(|| Some(cache()?.join("huggingface")));
         let path = path("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?;
-        // What cannot be read is no token: who needs one is told so by the Hub.
+        // An unreadable token counts as none: the Hub reports it if one is needed.
         std::fs::read_to_string(path).ok()
     })
 }
 
-/// Returns a path of the environment, in which `~` and `$NAME` are what a shell makes of them.
+/// Returns a path from the environment, with `~` and `$NAME` expanded as by a shell.
 fn expanded(text: &str) -> PathBuf {
     let (mut found, mut rest) = (String::new(), text);
     while let Some((before, after)) = rest.split_once('$') {

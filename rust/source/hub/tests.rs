@@ -1,4 +1,4 @@
-//! The store against a Hub of two ports, which answers one request for each connection.
+//! Tests the store against a Hub with two ports that answers one request per connection.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -16,10 +16,10 @@ use crate::source::traffic::Traffic;
 
 const BODY: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// What a server was asked: the lines of each request.
+/// The requests to a server: the lines of each.
 type Log = Arc<Mutex<Vec<Vec<String>>>>;
 
-/// Starts a server that answers each request, by its number and its lines, and then closes the connection.
+/// Starts a server that answers each request, given its number and lines, and then closes the connection.
 fn serve(answer: impl Fn(usize, &[String]) -> Vec<u8> + Send + 'static) -> (String, Log) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (origin, log) = (format!("http://{}", listener.local_addr().unwrap()), Log::default());
@@ -43,7 +43,7 @@ fn response(status: &str, headers: &[(&str, &str)], body: &[u8], length: usize) 
     [head.as_bytes(), body].concat()
 }
 
-/// Answers a range; only the first `num_bytes` of it.
+/// Answers a range request with at most `num_bytes`.
 fn part(lines: &[String], num_bytes: usize) -> Vec<u8> {
     let range = lines.iter().find_map(|line| line.strip_prefix("range: bytes=")).unwrap();
     let (first, last) = range.split_once('-').unwrap();
@@ -60,7 +60,7 @@ fn redirect(cdn: &str) -> Vec<u8> {
     response("302 Found", &headers, b"", 0)
 }
 
-/// Returns the store as it is read: through failures.
+/// Returns the store as it is normally read, with retries.
 fn recovering(hub: &str) -> Arc<dyn ObjectStore> {
     HubStore::recovering(store(hub).0)
 }

@@ -1,4 +1,4 @@
-//! What goes wrong with a Hub, in words that never hold a token or a signature.
+//! Failures of a Hub, in words that never contain a token or a signature.
 
 use object_store::Error;
 use object_store::path::Path;
@@ -10,7 +10,7 @@ use crate::source::recover::{Kind, Trouble, causes, is_of_certificates};
 /// The store's name in errors.
 const STORE: &str = "Hub";
 
-/// What a request came to that was not sent, or not answered.
+/// Describes a request that was not sent, or not answered.
 pub(super) fn of_client(error: reqwest::Error) -> String {
     let error = error.without_url();
     let kind = if error.is_timeout() { "no answer in time" } else { "the connection failed" };
@@ -26,7 +26,7 @@ pub(super) fn of_client(error: reqwest::Error) -> String {
     said
 }
 
-/// Returns what the Hub said when it did not give a file.
+/// Returns the Hub's message when it did not provide a file.
 pub(super) fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
     let code = header("x-error-code").map(|code| format!(" ({code})")).unwrap_or_default();
@@ -34,7 +34,7 @@ pub(super) fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
     format!("the Hub answered {status}{code}{said}")
 }
 
-/// Returns the error for a status that asking again does not change.
+/// Returns the error for a status that retrying does not change.
 pub(super) fn of_status(path: &Path, status: StatusCode, said: String) -> Error {
     let path = path.to_string();
     match status {
@@ -45,12 +45,12 @@ pub(super) fn of_status(path: &Path, status: StatusCode, said: String) -> Error 
     }
 }
 
-/// Returns the error for another version of a file than the one that was asked for.
+/// Returns the error for a different version of a file than the expected one.
 pub(super) fn changed(path: &Path, said: String) -> Error {
     Error::Precondition { path: path.to_string(), source: said.into() }
 }
 
-/// Returns the error for an answer to another request than the one that was made.
+/// Returns the error for a response that does not match the request.
 pub(super) fn wrong(said: String) -> Error {
     boxed(Trouble::new(Kind::Wrong, said))
 }
@@ -59,12 +59,12 @@ pub(super) fn generic(said: String) -> Error {
     Error::Generic { store: STORE, source: said.into() }
 }
 
-/// Returns an error that says itself what kind it is.
+/// Returns an error that carries its own kind.
 pub(super) fn boxed(source: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::Generic { store: STORE, source: Box::new(source) }
 }
 
-/// Returns the error of a request that was not answered, or not to its end.
+/// Returns the error for a request without a complete response.
 pub(super) fn broken(error: reqwest::Error) -> Error {
     if causes(&error).any(is_of_certificates) {
         return boxed(error.without_url());

@@ -1,4 +1,4 @@
-//! Where the bytes of files are: asked once in the life of a URL, whoever wants to know.
+//! Resolves files to URLs, once in the lifetime of a URL for all readers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,20 +17,21 @@ use super::pace::{self, Patience};
 use super::trouble;
 use crate::source::recover::{Kind, after, causes, is_of_certificates, sent_at};
 
-/// Redirects within the Hub: a repository that has another name now.
+/// Redirects within the Hub: a repository that was renamed.
 const MAX_REDIRECTS: usize = 4;
 
-/// A URL is not used for reads that begin later than this before it expires, or a quarter of its life.
+/// A URL is not used for reads that begin less than this before it expires, or a quarter of its lifetime if that is
+/// shorter.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// Where the bytes of a file are.
+/// The location of a file's bytes.
 #[derive(Debug)]
 pub(super) struct Resolved {
     pub(super) url: Url,
-    /// The Hub itself has them.
+    /// Whether the Hub itself has them.
     pub(super) is_direct: bool,
     pub(super) size: Option<u64>,
-    /// What may identify its contents.
+    /// Tags that may identify its contents.
     pub(super) tags: Vec<String>,
     refresh_at: Option<Instant>,
     /// How often the file had been resolved before.
@@ -38,14 +39,14 @@ pub(super) struct Resolved {
 }
 
 impl Resolved {
-    /// Returns it with what the Hub told of the file on the way there, which counts first.
+    /// Returns it with what the Hub said about the file on the way, which takes precedence.
     fn after(self, told: Option<Self>) -> Self {
         let Some(Self { size, tags, .. }) = told else { return self };
         Self { size: size.or(self.size), tags: tags.into_iter().chain(self.tags).collect(), ..self }
     }
 }
 
-/// What was resolved of one file; locked by whoever asks.
+/// A resolved file; locked while it is being resolved.
 type Entry = Arc<tokio::sync::Mutex<Option<Arc<Resolved>>>>;
 
 /// The files of a store.
@@ -62,9 +63,9 @@ impl Urls {
 }
 
 impl Hub {
-    /// Returns where the bytes of a file are. The URL numbered `refused` is of no use any more.
+    /// Returns the location of a file's bytes. The URL numbered `refused` is no longer valid.
     ///
-    /// Asks the Hub unless that is known; while one asks, all others who want the same wait for the answer.
+    /// Asks the Hub unless the location is known; meanwhile, all others who need the same file wait for the answer.
     pub(super) async fn resolve(
         &self,
         path: &Path,
@@ -85,19 +86,19 @@ impl Hub {
         Ok(resolved)
     }
 
-    /// Asks the Hub where a file is, until it says so.
+    /// Asks the Hub where a file is, until it answers.
     async fn ask(&self, path: &Path, number: u64, patience: &mut Patience) -> object_store::Result<Resolved> {
         let mut url = self.settings.file_url(path);
         let (mut num_redirects, mut num_failed, mut told) = (0, 0, None);
         loop {
             let slot = self.enter(patience).await?;
-            // A file that the Hub has itself need not be sent for this.
+            // A file that the Hub serves itself need not be sent for this.
             let sent = patience.watch.run(self.request(&url).header(RANGE, "bytes=0-0").send()).await;
             drop(slot);
             num_failed += 1;
             let response = match sent {
                 Ok(response) => response,
-                // It stays as it is.
+                // Certificates do not change by retrying.
                 Err(error) if causes(&error).any(is_of_certificates) => return Err(trouble::broken(error)),
                 Err(error) => {
                     let kind = if error.is_timeout() { Kind::Stalled } else { Kind::Broken };
@@ -111,18 +112,19 @@ impl Hub {
             if status.is_redirection() {
                 self.pace.note(headers);
                 let target = headers.get(LOCATION).and_then(|to| url.join(to.to_str().ok()?).ok());
-                let target = target.ok_or_else(|| trouble::generic("the Hub redirects to nowhere".into()))?;
+                let target =
+                    target.ok_or_else(|| trouble::generic("the Hub redirects without saying where to".into()))?;
                 let is_linked = headers.contains_key("x-linked-etag");
                 if !self.settings.is_ours(&target) || is_linked && is_signed(&target) {
                     return Ok(resolved(target, false, headers, number));
                 }
                 if is_linked {
-                    // The Hub has it itself, elsewhere: who may read it is still for the token to say.
+                    // The Hub has it itself, elsewhere: the token still decides about access.
                     told = Some(resolved(target.clone(), true, headers, number));
                 }
                 num_redirects += 1;
                 if num_redirects > MAX_REDIRECTS {
-                    return Err(trouble::generic("the Hub redirects for ever".into()));
+                    return Err(trouble::generic("the Hub redirects endlessly".into()));
                 }
                 url = target;
             } else if status.is_success() {
@@ -134,7 +136,7 @@ impl Hub {
         }
     }
 
-    /// Waits until the Hub may be asked.
+    /// Waits until a request to the Hub may be sent.
     pub(super) async fn enter(&self, patience: &mut Patience) -> object_store::Result<SemaphorePermit<'_>> {
         if self.pace.held_until().is_some() {
             self.policy().tell(Kind::Throttled, "its quota of requests is used up");
@@ -142,7 +144,7 @@ impl Hub {
         self.pace.enter(patience).await
     }
 
-    /// Waits after an answer that may be another one later; all others are errors.
+    /// Waits after a response that may change later; all others are errors.
     pub(super) async fn wait_after(
         &self,
         path: &Path,
@@ -166,7 +168,7 @@ impl Hub {
         Err(trouble::of_status(path, status, said))
     }
 
-    /// Begins a request to the Hub itself, with the token if the URL is its own.
+    /// Starts a request to the Hub itself, with the token if the URL is its own.
     pub(super) fn request(&self, url: &Url) -> reqwest::RequestBuilder {
         let request = self.asking.get(url.clone());
         match &self.settings.token {
@@ -176,10 +178,10 @@ impl Hub {
     }
 }
 
-/// Returns what a redirect says of a file.
+/// Returns what a redirect says about a file.
 fn resolved(url: Url, is_direct: bool, headers: &HeaderMap, number: u64) -> Resolved {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    // That of the redirect itself counts where nothing is said of what it leads to.
+    // The redirect's own tag is used if there is none for its target.
     let tags = ["x-linked-etag", "x-xet-hash"].into_iter().filter_map(text);
     let tags: Vec<String> = tags.chain(text(ETAG.as_str())).collect();
     let size = text("x-linked-size").and_then(|size| size.parse().ok());
@@ -187,7 +189,7 @@ fn resolved(url: Url, is_direct: bool, headers: &HeaderMap, number: u64) -> Reso
     Resolved { url, is_direct, size, tags, refresh_at, number }
 }
 
-/// Returns a file that the Hub has itself.
+/// Returns a file that the Hub serves itself.
 fn direct(url: Url, headers: &HeaderMap, number: u64) -> object_store::Result<Resolved> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let total = text(CONTENT_RANGE).and_then(|range| range.rsplit('/').next()?.parse().ok());
@@ -199,14 +201,14 @@ fn direct(url: Url, headers: &HeaderMap, number: u64) -> object_store::Result<Re
     Ok(Resolved { size, ..found })
 }
 
-/// Returns how long a signed URL is still good at the time `now` of who signed it, where it says so.
+/// Returns how long a signed URL remains valid at the time `now` of the signer's clock, if it says so.
 fn lifetime(url: &Url, now: DateTime<Utc>) -> Option<Duration> {
     let now = Duration::from_secs(u64::try_from(now.timestamp()).unwrap_or_default());
     let until = number_in(url, "Expires").map(|at| Duration::from_secs(at).saturating_sub(now));
     until.into_iter().chain(number_in(url, "X-Amz-Expires").map(Duration::from_secs)).min()
 }
 
-/// Returns whether a URL says by itself who may read what it names.
+/// Returns whether a URL grants access by itself.
 fn is_signed(url: &Url) -> bool {
     let is_signature = |name: &str| ["signature", "x-amz-signature"].contains(&name.to_ascii_lowercase().as_str());
     url.query_pairs().any(|(name, _)| is_signature(&name))

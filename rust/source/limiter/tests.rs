@@ -1,4 +1,4 @@
-//! The limiter against simulated stores: it finds what they can give, and leaves them in peace.
+//! Tests the limiter against simulated stores: it finds what they can deliver, without overloading them.
 
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use super::*;
 use crate::config;
 
-/// A store with one limit or another, of which the simulation knows everything.
+/// A simulated store with various limits.
 #[derive(Debug, Clone, Copy)]
 struct Simulated {
     first_byte: f64,
@@ -19,19 +19,19 @@ struct Simulated {
     max_requests_per_second: f64,
 }
 
-/// What a simulation came to.
+/// The result of a simulation.
 #[derive(Debug)]
 struct Outcome {
-    /// Bytes per second of the second half.
+    /// Bytes per second in the second half.
     rate: f64,
-    /// The limit on average over the second half.
+    /// The average limit in the second half.
     mean_limit: f64,
     limit: usize,
-    /// The part of the requests of the second half that were refused.
+    /// The fraction of requests refused in the second half.
     refused: f64,
 }
 
-/// A request under way: seconds until it begins to send, and bytes after that. A refused one ends when it begins.
+/// A request in flight: seconds until its first byte, and the bytes after that. A refused one ends at its first byte.
 struct Request {
     started: f64,
     waits: f64,
@@ -54,7 +54,7 @@ impl Simulated {
         max_requests_per_second: f64::INFINITY,
     };
 
-    /// Returns the bytes per second with `limit` requests always under way.
+    /// Returns the bytes per second with `limit` requests always in flight.
     fn rate_of(&self, limit: usize) -> f64 {
         let request_bytes = self.request_bytes as f64;
         let each = request_bytes / (self.first_byte + request_bytes / self.connection_rate);
@@ -134,7 +134,7 @@ fn a_store_that_gives_more_for_more_requests_gets_them() {
 
 #[test]
 fn a_network_that_is_full_is_kept_full_with_few_requests() {
-    // 26 requests fill it; 64 are under way at first.
+    // 26 requests saturate it; it starts with 64.
     let outcome = Simulated::SLOW.run(&mut limiter(), 60.0);
     assert!(outcome.rate > 0.93e9, "{outcome:?}");
     assert!(outcome.mean_limit < 50.0, "{outcome:?}");
@@ -142,14 +142,14 @@ fn a_network_that_is_full_is_kept_full_with_few_requests() {
 
 #[test]
 fn a_fast_network_is_filled_by_many_requests() {
-    // 262 requests fill it.
+    // 262 requests saturate it.
     let outcome = Simulated { total_rate: 10e9, ..Simulated::SLOW }.run(&mut limiter(), 60.0);
     assert!(outcome.rate > 9e9, "{outcome:?}");
 }
 
 #[test]
 fn a_store_that_refuses_is_asked_less_and_gives_nearly_all_it_can() {
-    // 64 requests at once are 293 a second.
+    // 64 concurrent requests are 293 per second.
     let store = Simulated { total_rate: f64::INFINITY, max_requests_per_second: 100.0, ..Simulated::SLOW };
     let outcome = store.run(&mut limiter(), 120.0);
     assert!(outcome.rate > 0.7 * store.rate_of(512), "{outcome:?}");
@@ -176,7 +176,7 @@ fn a_store_that_has_recovered_is_asked_for_more_again() {
         limiter.throttled(Duration::from_secs(seconds));
     }
     assert_eq!(limiter.limit(), config::LEAST_REQUESTS_IN_FLIGHT);
-    // The simulation's clock begins anew; the storm is over when it gets there.
+    // The simulation's clock restarts; the storm is over when it gets there.
     limiter.storm_until = None;
     limiter.window = Window::default();
     let outcome = Simulated::SLOW.run(&mut limiter, 60.0);
@@ -210,7 +210,7 @@ proptest! {
             total_rate: each * fill,
             max_requests_per_second: f64::INFINITY,
         };
-        // A slow network takes long to answer as many requests as are under way at first.
+        // On a slow network, the initial requests take long to be answered.
         let round = config::REQUESTS_IN_FLIGHT as f64 * request_bytes as f64 / store.total_rate;
         let outcome = store.run(&mut limiter(), f64::max(60.0, 30.0 * round));
         let possible = store.rate_of(config::MAX_REQUESTS_IN_FLIGHT);

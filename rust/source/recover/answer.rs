@@ -1,4 +1,4 @@
-//! Checks the head of an answer before anybody trusts its body.
+//! Checks the head of a response before its body is trusted.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use reqwest::header::{
 use super::trouble::{Kind, Trouble};
 use crate::secrets::{Sent, redacted};
 
-/// Statuses by which stores say that there are too many requests.
+/// Statuses by which stores report too many requests.
 const THROTTLED: [StatusCode; 2] = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
 
-/// Bytes of a failure's body that are read for what they say.
+/// Bytes of a failure's body that are read for its message.
 const READ_BYTES: usize = 16 << 10;
 
 /// The longest wait for them.
@@ -27,16 +27,16 @@ const READ_TIME: Duration = Duration::from_secs(2);
 /// Bytes of them that may be shown.
 const SHOWN_BYTES: usize = 1000;
 
-/// No answer that is taken whole is longer: a page of a listing holds a few thousand keys, of a kilobyte at most.
+/// Maximum of a response that is read whole: a page of a listing has a few thousand keys, of a kilobyte at most.
 const MOST_WHOLE_BYTES: usize = 64 << 20;
 
-/// The forms of a date that nobody should send any more, and everybody must understand.
+/// Obsolete date formats, which must still be understood.
 const OLD_DATES: [&str; 2] = ["%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"];
 
-/// Failures of servers that stay: they do not know what is asked for.
+/// Permanent server failures: the request is not supported.
 const LASTING: [StatusCode; 2] = [StatusCode::NOT_IMPLEMENTED, StatusCode::HTTP_VERSION_NOT_SUPPORTED];
 
-/// Returns what a status says that may be another one later.
+/// Returns the kind of trouble for a status that may be temporary.
 pub(in crate::source) fn kind_of(status: StatusCode) -> Option<Kind> {
     if THROTTLED.contains(&status) {
         return Some(Kind::Throttled);
@@ -45,12 +45,12 @@ pub(in crate::source) fn kind_of(status: StatusCode) -> Option<Kind> {
         .then_some(Kind::Failed)
 }
 
-/// Returns what a code says that may be another one later, whatever the status is.
+/// Returns the kind of trouble for a code that may be temporary, whatever the status is.
 fn kind_of_code(code: &str) -> Option<Kind> {
     match code {
-        // So Amazon says that a connection was too slow for it.
+        // Amazon reports a connection that was too slow this way.
         "RequestTimeout" => Some(Kind::Failed),
-        // And so that there are too many requests, for it or for the service that keeps its keys.
+        // And too many requests, to itself or to its key management service.
         _ if code.contains("Throttl") || ["SlowDown", "RequestLimitExceeded"].contains(&code) => Some(Kind::Throttled),
         _ => None,
     }
@@ -65,7 +65,7 @@ pub(in crate::source) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(date(asked)?.signed_duration_since(sent_at(headers)).to_std().unwrap_or_default())
 }
 
-/// Returns the time of an answer by the clock of who sent it, if it says so: that of this machine may be hours wrong.
+/// Returns the time of a response by the sender's clock, if given: this machine's may be hours wrong.
 pub(in crate::source) fn sent_at(headers: &HeaderMap) -> DateTime<Utc> {
     text(headers, &DATE).and_then(date).map_or_else(Utc::now, |sent| sent.to_utc())
 }
@@ -74,8 +74,8 @@ fn date(text: &str) -> Option<DateTime<FixedOffset>> {
     DateTime::parse_from_rfc2822(text.trim()).ok()
 }
 
-/// Passes the answer to a request for `range` on, unless it is none: failures that may pass and bytes that were not asked
-/// for become errors that say so. Of all other failures the body is as long as may be shown.
+/// Passes on the response to a request for `range`, if it is one: temporary failures and bytes that were not requested
+/// become errors with a message. For all other failures, the body is cut to what may be shown.
 pub(super) async fn check(range: Option<&str>, mut response: HttpResponse) -> Result<HttpResponse, HttpError> {
     if !response.status().is_success() {
         let (head, body) = response.into_parts();
@@ -105,16 +105,16 @@ pub(super) async fn check(range: Option<&str>, mut response: HttpResponse) -> Re
     }
 }
 
-/// Returns whether an answer to a request for the end of an object is all of it, or nothing to one for its first byte. Servers
-/// that know no ranges from the end, as Azure's, may answer so, and many if the object is empty; others say that it has no such
-/// range, and are asked for its size.
+/// Returns whether a response to a suffix request is the whole object, or a response to a request for the first byte is
+/// empty. Servers without suffix ranges, such as Azure's, may answer so, and many do if the object is empty; others
+/// report an unsatisfiable range, and are asked for the size.
 fn is_without_range(range: &str, status: StatusCode, headers: &HeaderMap) -> bool {
     let is_empty = text(headers, &CONTENT_LENGTH) == Some("0");
     let may_be = range.starts_with("bytes=-") || range == "bytes=0-0" && is_empty;
     may_be && status == StatusCode::OK && !is_page(headers)
 }
 
-/// Refuses a page for people where data is expected.
+/// Refuses an HTML page where data is expected.
 pub(super) fn check_data(response: HttpResponse) -> Result<HttpResponse, HttpError> {
     match is_page(response.headers()) && response.status().is_success() {
         true => Err(wrong("it sent a page of HTML instead of an answer".into())),
@@ -130,7 +130,7 @@ pub(super) fn wrong(said: String) -> HttpError {
     HttpError::new(HttpErrorKind::Decode, Trouble::new(Kind::Wrong, said))
 }
 
-/// Takes all of a body, unless it has no end.
+/// Reads a whole body, up to a maximum.
 pub(super) async fn whole(body: HttpResponseBody) -> Result<Bytes, HttpError> {
     let (mut stream, mut whole) = (body.bytes_stream(), BytesMut::new());
     while let Some(bytes) = stream.next().await {
@@ -142,26 +142,26 @@ pub(super) async fn whole(body: HttpResponseBody) -> Result<Bytes, HttpError> {
     Ok(whole.freeze())
 }
 
-/// Returns the beginning of a failure's body, as much as came in time and may be shown; clients refuse what is no text.
+/// Returns the beginning of a failure's body, as much as arrived in time and may be shown; clients refuse non-text.
 async fn beginning(sent: Option<&Sent>, body: HttpResponseBody) -> String {
     let (mut stream, mut said) = (body.bytes_stream(), Vec::new());
     let read = async {
-        // A bit more is read than is shown: most bodies end then, and their connections can be used again.
+        // A bit more is read than is shown: most bodies end then, so their connections can be reused.
         while said.len() < READ_BYTES
             && let Some(Ok(bytes)) = stream.next().await
         {
             said.extend_from_slice(&bytes);
         }
     };
-    // What has come until then says enough.
+    // What has arrived until then says enough.
     drop(tokio::time::timeout(READ_TIME, read).await);
     let said = String::from_utf8_lossy(&said);
-    // First: half a secret is not known as one.
+    // First: half a secret would not be recognized.
     let said = redacted(&sent.map_or(said.to_string(), |sent| sent.hidden_in(&said)));
     page_in_short(&said).unwrap_or_else(|| shown(&said).to_owned())
 }
 
-/// Returns what a page of HTML is called: the rest is for browsers. `None` of other text.
+/// Returns the title of an HTML page: the rest is for browsers. `None` for other text.
 fn page_in_short(said: &str) -> Option<String> {
     // Of the same length in bytes.
     let lower = said.to_ascii_lowercase();
@@ -179,8 +179,8 @@ pub(super) fn shown(said: &str) -> &str {
     &said[..said.floor_char_boundary(SHOWN_BYTES)]
 }
 
-/// Makes headers such that clients can read them: they refuse answers with text that is not ASCII, which servers send as
-/// names of files, and with dates of other forms than one.
+/// Makes headers readable for clients: they refuse responses with non-ASCII text, which servers send in file names, and
+/// with other date formats.
 fn tidy(headers: &mut HeaderMap) {
     let is_odd = |value: &HeaderValue| value.to_str().is_err();
     let odd: Vec<_> = headers.iter().filter(|(_, value)| is_odd(value)).map(|(name, _)| name.clone()).collect();
@@ -196,15 +196,15 @@ fn tidy(headers: &mut HeaderMap) {
     }
 }
 
-/// Returns how the bytes of a body are coded, if they are not simply there.
+/// Returns the content encoding of a body, if it has one.
 pub(in crate::source) fn coding(headers: &HeaderMap) -> Option<&str> {
     text(headers, &CONTENT_ENCODING).map(str::trim).filter(|coding| !coding.eq_ignore_ascii_case("identity"))
 }
 
-/// Returns the error for a failure, with what the store says of it.
+/// Returns the error for a failure, with the store's message.
 fn failure(kind: Kind, status: StatusCode, headers: &HeaderMap, body: &str) -> HttpError {
     let retry_after = retry_after(headers);
-    // Longer than the user's patience, it is why nothing was waited for.
+    // If longer than the user's patience, it is why there was no wait.
     let asked = retry_after.map(|time| time.as_secs()).filter(|seconds| *seconds > 0);
     let asked = asked.map_or_else(String::new, |seconds| format!(", to be asked again in {seconds} s"));
     let said = format!("the store answered {status}{}{asked}", reason(body));
@@ -227,13 +227,14 @@ pub(super) fn reason(body: &str) -> String {
     }
 }
 
-/// Checks that an answer is of the bytes that were asked for, and as long as it says; returns their number, if it has any.
+/// Checks that a response has the requested bytes and the length it claims; returns their number, if known.
 fn check_range(range: &str, status: StatusCode, headers: &HeaderMap) -> Result<Option<u64>, String> {
     if status == StatusCode::OK {
         return Err(match is_page(headers) {
             true => format!("it sent a page of HTML when asked for {range}"),
             false => format!(
-                "it sent the whole object when asked for {range}: a server must support ranges, or its files be copied"
+                "it sent the whole object when asked for {range}: a server must support range requests; otherwise copy \
+                 its files"
             ),
         });
     }
@@ -250,13 +251,13 @@ fn check_range(range: &str, status: StatusCode, headers: &HeaderMap) -> Result<O
     let length = text(headers, &CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     match (length, coding(headers)) {
         (Some(length), _) if length != num_bytes => Err(format!("it announced {length} bytes for `{answered}`")),
-        // With the length of the range, it is the object that is so coded: stores say what they were told of it.
-        (None, Some(coding)) => Err(format!("it answered {range} with bytes that it coded (`{coding}`)")),
+        // If the length matches the range, the object itself is encoded: stores repeat the header they were given.
+        (None, Some(coding)) => Err(format!("it answered {range} with encoded bytes (`{coding}`)")),
         _ => Ok(Some(num_bytes)),
     }
 }
 
-/// Parses `bytes 5-9/20`; the case of units means nothing (RFC 9110, 14.1).
+/// Parses `bytes 5-9/20`; units are case-insensitive (RFC 9110, 14.1).
 fn parse(content_range: &str) -> Option<(u64, u64, u64)> {
     let (unit, rest) = content_range.trim().split_at_checked("bytes".len())?;
     let (range, size) = rest.trim().split_once('/').filter(|_| unit.eq_ignore_ascii_case("bytes"))?;
@@ -353,7 +354,7 @@ mod tests {
         let (empty, full) = (headers(&[(&CONTENT_LENGTH, "0")]), headers(&[(&CONTENT_LENGTH, "1")]));
         let is_without = |range, headers: &HeaderMap| is_without_range(range, StatusCode::OK, headers);
         assert!(is_without("bytes=-9", &empty) && is_without("bytes=-9", &full) && is_without("bytes=0-0", &empty));
-        // It sends all of everything, or had more when it was opened.
+        // It always sends everything, or had more when it was opened.
         assert!(!is_without("bytes=0-0", &full) && !is_without("bytes=5-9", &empty));
         assert!(!is_without("bytes=-9", &headers(&[(&CONTENT_TYPE, "text/html")])));
         assert!(!is_without_range("bytes=-9", StatusCode::PARTIAL_CONTENT, &full));
@@ -363,7 +364,7 @@ mod tests {
     fn bytes_that_a_server_codes_are_not_those_of_the_object() {
         let mut answer = headers(&[(&CONTENT_RANGE, "bytes 5-9/20"), (&CONTENT_ENCODING, "gzip")]);
         let said = check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &answer).unwrap_err();
-        assert!(said.contains("coded (`gzip`)"), "{said}");
+        assert!(said.contains("encoded bytes (`gzip`)"), "{said}");
         answer.insert(CONTENT_LENGTH, HeaderValue::from(5));
         assert_eq!(check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &answer), Ok(Some(5)), "as they are stored");
         answer.remove(CONTENT_LENGTH);

@@ -1,4 +1,4 @@
-//! The body of an answer, which goes on where it broke off, or elsewhere where it is slow.
+//! A response body that is resumed where it broke off, or from a second request if it is slow.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -14,21 +14,21 @@ use super::patience::Patience;
 use super::trouble::{Kind, Trouble};
 use super::{Asked, Reads};
 
-/// A body of which less is missing is not asked for twice: its end is on the way.
+/// A body with less missing is not requested twice: its end is on the way.
 const LEAST_HEDGED_BYTES: u64 = 64 << 10;
 
 struct Body {
     reads: Arc<Reads>,
-    /// For more of the very version that was opened.
+    /// Pinned to the version that was opened.
     asked: Asked,
     meta: ObjectMeta,
     stream: BoxStream<'static, Result<Bytes>>,
-    /// Bytes of the stream before those that are missing.
+    /// Bytes of the stream before the missing ones.
     skip: u64,
     missing: Range<u64>,
     num_bytes: u64,
     began: Instant,
-    /// Begins anew with each byte.
+    /// Restarts with each byte.
     patience: Patience,
     late: Option<Pin<Box<Sleep>>>,
     hedge: Option<Hedge>,
@@ -41,7 +41,7 @@ struct Hedge {
     answer: BoxFuture<'static, Result<GetResult>>,
 }
 
-/// Returns `opened` with a body that goes on, in further answers if need be, until all of its range has come.
+/// Returns `opened` with a body that is resumed by further responses, if necessary, until its range is complete.
 pub(super) fn recovering(reads: &Arc<Reads>, asked: Asked, opened: GetResult) -> GetResult {
     let GetResult { payload: _, meta, range, attributes, extensions } = &opened;
     let (meta, range, attributes, extensions) = (meta.clone(), range.clone(), attributes.clone(), extensions.clone());
@@ -69,7 +69,7 @@ pub(super) fn recovering(reads: &Arc<Reads>, asked: Asked, opened: GetResult) ->
 }
 
 impl Body {
-    /// Returns the next bytes; patience begins anew with each.
+    /// Returns the next bytes; patience restarts with each.
     async fn next(&mut self) -> Result<Option<Bytes>> {
         while !self.missing.is_empty() {
             let mut watch = self.patience.watch;
@@ -96,7 +96,7 @@ impl Body {
         Ok(None)
     }
 
-    /// Receives what comes first: bytes, or the answer to a second request, which then goes on.
+    /// Receives what comes first: bytes, or the response to a second request, which then takes over.
     async fn receive(&mut self) -> Option<Result<Bytes>> {
         loop {
             let received = if let Some(Hedge { answer, .. }) = &mut self.hedge {
@@ -124,18 +124,18 @@ impl Body {
         }
     }
 
-    /// Takes those bytes that are missing; none may come after them, so the last are taken when the answer has ended.
+    /// Takes the missing bytes; none may follow them, so the last ones are taken only when the response has ended.
     async fn take(&mut self, mut bytes: Bytes) -> Result<Option<Bytes>> {
         let skipped = self.skip.min(bytes.len() as u64);
         self.skip -= skipped;
-        // No more than the length of what is in memory.
+        // At most the length of bytes in memory.
         bytes = bytes.split_off(usize::try_from(skipped).unwrap_or(bytes.len()));
         if bytes.is_empty() {
             return Ok(None);
         }
         let (num_bytes, num_missing) = (bytes.len() as u64, self.missing.end - self.missing.start);
         if num_bytes > num_missing || num_bytes == num_missing && self.has_more().await {
-            let said = format!("the body is longer than the {} bytes that it was asked for", self.num_bytes);
+            let said = format!("the body is longer than the {} bytes that were asked for", self.num_bytes);
             return Err(Trouble::new(Kind::Wrong, said).of("store"));
         }
         self.missing.start += num_bytes;
@@ -143,7 +143,7 @@ impl Body {
         Ok(Some(bytes))
     }
 
-    /// Asks for the rest on a second connection, if the budget allows it.
+    /// Requests the rest on a second connection, if the budget allows.
     fn start_hedge(&mut self) {
         self.late = None;
         let num_bytes = self.missing.end - self.missing.start;
@@ -159,7 +159,7 @@ impl Body {
         self.hedge = Some(Hedge { range: self.missing.clone(), answer: Box::pin(answer) });
     }
 
-    /// Goes on with the answer to the second request, if it is one.
+    /// Switches to the response to the second request, if it is good.
     fn switch(&mut self, answer: Result<GetResult>) -> bool {
         let Some(Hedge { range, .. }) = self.hedge.take() else { return false };
         let Ok(opened) = answer else { return false };
@@ -172,14 +172,14 @@ impl Body {
         true
     }
 
-    /// Waits for the second request, if there is one, now that the first has failed.
+    /// Waits for the second request, if there is one, after the first has failed.
     async fn has_switched(&mut self) -> bool {
         let Some(Hedge { answer, .. }) = &mut self.hedge else { return false };
         let answer = answer.await;
         self.switch(answer)
     }
 
-    /// Opens what is missing after `failed`.
+    /// Requests what is missing after `failed`.
     async fn go_on(&mut self, failed: Error) -> Result<()> {
         let (rest, reads) = (self.rest(), Arc::clone(&self.reads));
         let gone = reads.policy.traffic.pace().gone();
@@ -211,9 +211,9 @@ impl Body {
         Err(Error::Precondition { path: self.asked.location.to_string(), source: said.into() })
     }
 
-    /// Reads to the end of the answer, so that its connection can be used again; returns whether there was more of it.
+    /// Reads to the end of the response, so that its connection can be reused; returns whether there was more of it.
     async fn has_more(&mut self) -> bool {
-        // All bytes are there: what breaks now breaks nothing.
+        // All bytes are here: errors no longer matter.
         while let Some(Ok(bytes)) = self.stream.next().await {
             if !bytes.is_empty() {
                 return true;

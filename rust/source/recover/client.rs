@@ -1,4 +1,4 @@
-//! The client of a store, made again when its credentials are refused: tokens expire, and the environment changes.
+//! A store's client, remade when its credentials are refused: tokens expire, and the environment changes.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,16 +8,16 @@ use object_store::ObjectStore;
 
 use crate::error::Result;
 
-/// Beginnings of the variables that clients are made of.
+/// Prefixes of the variables that clients are made from.
 const PREFIXES: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
 
-/// Endings of options and variables that hold credentials which are good for ever, or say that there are none.
+/// Suffixes of options and variables with credentials that never expire, or that disable credentials.
 const LASTING: [&str; 6] =
     ["access_key_id", "account_key", "storage_access_key", "sas_token", "sas_key", "skip_signature"];
 
 type Make = Box<dyn Fn() -> Result<Arc<dyn ObjectStore>> + Send + Sync>;
 
-/// A client that can be made again.
+/// A client that can be remade.
 pub(in crate::source) struct Client {
     current: RwLock<Current>,
     renewal: Option<Renewal>,
@@ -32,20 +32,20 @@ struct Current {
 
 struct Renewal {
     make: Make,
-    /// Whether the options say who asks: what the environment says changes nothing then.
+    /// Whether options provide the credentials: then the environment changes nothing.
     is_given: bool,
-    /// Whether variables say who asks, and nobody else where they hold what is good for ever.
+    /// Whether credentials come from variables, and only from them if these hold ones that never expire.
     is_of_variables: bool,
 }
 
 impl Client {
-    /// Returns a client that stays as it is.
+    /// Returns a client that is never remade.
     pub(in crate::source) fn fixed(client: Arc<dyn ObjectStore>) -> Self {
         let current = Current { client, generation: 0, environment: 0 };
         Self { current: RwLock::new(current), renewal: None }
     }
 
-    /// Makes a client, and others when it is refused.
+    /// Makes a client, and a new one whenever it is refused.
     pub(in crate::source) fn try_new(options: &BTreeMap<String, String>, make: Make) -> Result<Self> {
         let current = Current { client: make()?, generation: 0, environment: environment() };
         let is_given = options.keys().any(|name| is_lasting(name));
@@ -53,7 +53,7 @@ impl Client {
         Ok(Self { current: RwLock::new(current), renewal: Some(renewal) })
     }
 
-    /// Returns a client that `make` makes again each time that it is refused, as far as it can.
+    /// Returns a client that `make` remakes each time it is refused, if possible.
     pub(in crate::source) fn renewed(client: Arc<dyn ObjectStore>, make: Make) -> Self {
         let renewal = Renewal { make, is_given: false, is_of_variables: false };
         Self { renewal: Some(renewal), ..Self::fixed(client) }
@@ -78,7 +78,7 @@ impl Client {
         if renewal.is_given || is_same && is_lasting() {
             return false;
         }
-        // What makes no client now made one before: the refusal says more.
+        // What now makes no client has made one before: the refusal says more.
         let Ok(client) = (renewal.make)() else { return false };
         *current = Current { client, generation: refused + 1, environment };
         true
@@ -100,7 +100,7 @@ fn is_lasting_variable(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && is_lasting(name)
 }
 
-/// Returns a number that changes with the variables that clients are made of.
+/// Returns a number that changes with the variables that clients are made from.
 fn environment() -> u64 {
     let is_ours = |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_ours)).collect();

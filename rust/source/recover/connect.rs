@@ -1,5 +1,5 @@
-//! Makes HTTP clients of the options of a store, as `object_store` does, but for redirects: they are left to
-//! [`redirect`](super::redirect), since `reqwest` shows whoever it is sent to the URL before, and what a store's headers say.
+//! Makes HTTP clients from a store's options, as `object_store` does, except for redirects: these are left to
+//! [`redirect`](super::redirect), since `reqwest` reveals the previous URL and a store's headers to the target.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
@@ -23,17 +23,17 @@ const USER_AGENT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 
 /// Whom a client trusts.
 pub(super) enum Trust {
-    /// Nobody: it is for servers that speak plainly.
+    /// Nobody: it is for plain HTTP servers.
     Nobody,
-    /// Whom the system trusts, unless the options say otherwise, and these.
+    /// The system's certificates, unless the options say otherwise, and these.
     System(Vec<Certificate>),
 }
 
-/// Makes a client that follows no redirects.
+/// Makes a client that does not follow redirects.
 ///
 /// # Errors
 ///
-/// [`Error::Setting`] for options that make none.
+/// [`Error::Setting`] for options that do not make a client.
 pub(super) fn connect(options: &ClientOptions, trust: Trust) -> Result<HttpClient> {
     let given = Given(options);
     let builder = ClientBuilder::new().redirect(redirect::Policy::none()).referer(false);
@@ -68,8 +68,8 @@ fn proxied(builder: ClientBuilder, given: &Given<'_>) -> Result<ClientBuilder> {
     Ok(builder.tls_certs_merge([certificate.map_err(|error| unusable(ClientConfigKey::ProxyCaCertificate, error))?]))
 }
 
-/// Takes the proxies of the environment, as the client would, and those hosts that are not asked through them in all
-/// their forms: the client knows neither `*` for hosts that are addresses, nor hosts with a port.
+/// Uses the proxies of the environment, as the client would, and the excluded hosts in all their forms: the client
+/// supports neither `*` for IP addresses nor hosts with a port.
 pub(in crate::source) fn by_environment(builder: ClientBuilder) -> ClientBuilder {
     let variable = |names: [&str; 2]| names.into_iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default();
     if ["NO_PROXY", "no_proxy"].into_iter().any(|name| std::env::var(name).is_ok_and(|hosts| are_all(&hosts))) {
@@ -77,7 +77,7 @@ pub(in crate::source) fn by_environment(builder: ClientBuilder) -> ClientBuilder
     }
     let excluded = variable(["NO_PROXY", "no_proxy"]);
     let hosts = without_ports(&excluded);
-    // To a program that a web server runs, `HTTP_PROXY` is a header of whoever asks.
+    // In a CGI program, `HTTP_PROXY` is a header that the caller controls.
     if hosts == excluded || std::env::var_os("REQUEST_METHOD").is_some() {
         return builder;
     }
@@ -87,12 +87,12 @@ pub(in crate::source) fn by_environment(builder: ClientBuilder) -> ClientBuilder
         Proxy::http(or_all(variable(["HTTP_PROXY", "http_proxy"]))),
         Proxy::https(or_all(variable(["HTTPS_PROXY", "https_proxy"]))),
     ];
-    // Those that are no URLs are none for the client, either.
+    // The client ignores invalid URLs, too.
     let proxies = proxies.into_iter().flatten().map(|proxy| proxy.no_proxy(NoProxy::from_string(&hosts)));
     proxies.fold(builder.no_proxy(), ClientBuilder::proxy)
 }
 
-/// Returns the proxy through which a server is asked by `scheme`, in words, if there is any.
+/// Returns a description of the proxy for requests by `scheme`, if there is one.
 pub(super) fn proxy_of(options: &ClientOptions, scheme: &str) -> Option<String> {
     let (given, variable) = (Given(options), |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty()));
     let (name, url, excluding, excluded) = match given.text(ClientConfigKey::ProxyUrl) {
@@ -115,14 +115,14 @@ pub(super) fn proxy_of(options: &ClientOptions, scheme: &str) -> Option<String> 
     if excluded.as_deref().is_some_and(are_all) {
         return None;
     }
-    // It may hold a password.
+    // It may contain a password.
     let parsed = Url::parse(&url).ok().filter(Url::has_host).or_else(|| Url::parse(&format!("http://{url}")).ok())?;
     let port = parsed.port_or_known_default().map_or_else(String::new, |port| format!(":{port}"));
     let unless = excluded.map_or_else(String::new, |_| format!(", unless `{excluding}` leaves it out"));
-    Some(format!("it is asked through the proxy `{}{port}` of `{name}`{unless}", parsed.host_str()?))
+    Some(format!("requests to it go through the proxy `{}{port}` of `{name}`{unless}", parsed.host_str()?))
 }
 
-/// Returns a list of hosts that are not asked through a proxy without their ports.
+/// Returns a list of hosts excluded from the proxy, without their ports.
 fn without_ports(excluded: &str) -> String {
     let host = |entry: &str| match entry.trim().rsplit_once(':') {
         Some((host, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -137,7 +137,7 @@ fn without_ports(excluded: &str) -> String {
     excluded.split(',').map(host).collect::<Vec<_>>().join(",")
 }
 
-/// Returns whether hosts that are not asked by a proxy are all that there are.
+/// Returns whether all hosts are excluded from the proxy.
 fn are_all(excluded: &str) -> bool {
     excluded.split(',').any(|host| host.trim() == "*")
 }
@@ -183,12 +183,12 @@ fn protocol(mut builder: ClientBuilder, given: &Given<'_>) -> Result<ClientBuild
     Ok(builder)
 }
 
-/// Returns what is wrong with a client that could not be made.
+/// Returns why a client could not be made.
 pub(in crate::source) fn said(error: &reqwest::Error) -> String {
     let said = super::causes(error).last().map(ToString::to_string).unwrap_or_default();
     match said.contains("No CA certificates") {
-        true => "this machine has no certificates of authorities, or not where `SSL_CERT_FILE` or `SSL_CERT_DIR` say: install \
-                 the package `ca-certificates`, or name a file of them there"
+        true => "this machine has no certificates of authorities, or not where `SSL_CERT_FILE` or `SSL_CERT_DIR` \
+                 point: install the package `ca-certificates`, or set `SSL_CERT_FILE` to a file of them"
             .into(),
         false => said,
     }
@@ -216,8 +216,7 @@ impl Given<'_> {
     }
 }
 
-/// Names are resolved as the system does, but the first address is another one each time: the servers of a large store
-/// share its clients.
+/// Resolves names as the system does, but rotates the first address: a large store's servers share the load.
 #[derive(Default)]
 struct InTurn(Arc<AtomicUsize>);
 

@@ -1,7 +1,7 @@
-//! Below the clients: what goes over the wire, once for a read, and again for all that is not one.
+//! Below the clients: sends requests, reads once, everything else with retries.
 //!
-//! Reads come with [`Notes`]: the layer above makes them again, since each needs a signature of its own. Listings, writes and
-//! requests for credentials have none: they are made again here, with their bodies.
+//! Reads come with [`Notes`]: the layer above retries them, since each needs a signature of its own. Listings, writes
+//! and requests for credentials have none: they are retried here, with their bodies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,33 +24,33 @@ use super::policy::Policy;
 use super::transport::Transport;
 use super::trouble::NoCredentials;
 
-/// A signature is good for a quarter of an hour: what was signed before is not sent for longer.
+/// A signature is valid for a quarter of an hour: a signed request is not repeated for longer than this.
 const LONGEST_SIGNED: Duration = Duration::from_secs(600);
 
-/// The longest wait for one answer of a machine's metadata service, which is near if there is one.
+/// The longest wait for one response of a machine's metadata service, which is near if it exists.
 const METADATA_TIME: Duration = Duration::from_secs(2);
 
-/// Beginnings of the paths of metadata services: of Amazon, Google and Azure.
+/// Path prefixes of metadata services: of Amazon, Google and Azure.
 const METADATA_PATHS: [&str; 3] = ["/latest/", "/computeMetadata/", "/metadata/identity/"];
 
-/// Path and query of an object's URL as they were given: a signature may be among them, and is of exactly this text.
+/// Path and query of an object's URL as given: they may contain a signature, which covers exactly this text.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Written(Arc<str>);
 
 impl Written {
-    /// Returns `None` for a text with characters that no URL has, such as a space.
+    /// Returns `None` for a text with characters that URLs cannot contain, such as a space.
     pub(crate) fn try_new(path_and_query: &str) -> Option<Self> {
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         *request.uri_mut() = path_and_query.parse().ok()?;
         Some(Self(path_and_query.into()))
     }
 
-    /// Returns the text, which may hold secrets.
+    /// Returns the text, which may contain secrets.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Returns options that ask for the object of this text, where there is one, and otherwise for that of the key.
+    /// Returns options that request the object by this text, if given, and otherwise by its key.
     pub(crate) fn options(written: Option<&Self>) -> GetOptions {
         let mut options = GetOptions::default();
         if let Some(written) = written {
@@ -66,11 +66,11 @@ impl fmt::Debug for Written {
     }
 }
 
-/// Makes clients whose answers are checked.
+/// Makes clients whose responses are checked.
 #[derive(Debug, Clone)]
 pub(in crate::source) struct Connector {
     pub(in crate::source) policy: Policy,
-    /// The option that says which certificates are trusted besides those of the system.
+    /// The option with additional trusted certificates.
     pub(in crate::source) certificate: Option<String>,
 }
 
@@ -100,12 +100,12 @@ impl HttpService for Checked {
             if let Some(Written(written)) = request.extensions().get::<Written>().cloned() {
                 let mut parts = request.uri().clone().into_parts();
                 let invalid =
-                    |_| HttpError::new(HttpErrorKind::Unknown, std::io::Error::other("its query is no query"));
+                    |_| HttpError::new(HttpErrorKind::Unknown, std::io::Error::other("its query is not valid"));
                 parts.path_and_query = Some(written.parse().map_err(invalid)?);
                 let unfit = |_| HttpError::new(HttpErrorKind::Unknown, std::io::Error::other("its query does not fit"));
                 *request.uri_mut() = parts.try_into().map_err(unfit)?;
             }
-            // A coded answer is none to a request for bytes. What is signed is signed without this header.
+            // A request for bytes must not get an encoded response. Signatures do not cover this header.
             request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             let range = request.headers().get(RANGE).and_then(|range| range.to_str().ok()).map(str::to_owned);
             answer::check(range.as_deref(), self.transport.execute(request).await?).await
@@ -114,7 +114,7 @@ impl HttpService for Checked {
 }
 
 impl Checked {
-    /// Makes a request until all of its answer is there.
+    /// Repeats a request until its response is complete.
     async fn again(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         if METADATA_PATHS.iter().any(|path| request.uri().path().starts_with(path)) {
             return self.ask_machine(request).await;
@@ -139,7 +139,7 @@ impl Checked {
         }
     }
 
-    /// Makes a request once, and takes its whole answer.
+    /// Makes a request once, and reads its whole response.
     async fn whole(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let has_data = request.method() == Method::GET;
         let listing = Listing::of(&request);
@@ -155,11 +155,11 @@ impl Checked {
         Ok(HttpResponse::from_parts(head, body.into()))
     }
 
-    /// Asks the metadata service, once: most machines have none, and what has one is near it.
+    /// Asks the metadata service once: most machines have none, and otherwise it is near.
     async fn ask_machine(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let nobody = |said: String| HttpError::new(HttpErrorKind::Unknown, NoCredentials { said });
         match timeout(METADATA_TIME, self.whole(request)).await {
-            // With 403 an old service says that it wants to be asked in the old way.
+            // With 403, an old service asks for the old protocol.
             Ok(Ok(response)) if response.status().is_success() || response.status() == StatusCode::FORBIDDEN => {
                 Ok(response)
             }

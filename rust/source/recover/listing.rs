@@ -1,7 +1,7 @@
-//! Checks the pages of listings: clients take whatever XML comes for one, and what it does not say for nothing.
+//! Checks the pages of listings: clients accept any XML as a page, and take missing elements as empty.
 //!
-//! A page that is another document, or does not say how the next one is asked for, would end the listing without the keys
-//! that come after it.
+//! A page that is another document, or does not say how to request the next one, would end the listing without the
+//! remaining keys.
 
 use object_store::client::HttpRequest;
 use reqwest::Method;
@@ -13,22 +13,22 @@ use super::answer::{element, reason, shown};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Listing {
     dialect: &'static Dialect,
-    /// What the page before it said, if it is not the first.
+    /// The token from the previous page, if there is one.
     token: Option<String>,
 }
 
-/// How stores of a kind list.
+/// How a kind of store lists.
 #[derive(Debug, PartialEq, Eq)]
 struct Dialect {
-    /// What the query of the request has.
+    /// A parameter of the request's query.
     query: (&'static str, &'static str),
     token: &'static str,
-    /// The element that is the page.
+    /// The root element of a page.
     root: &'static str,
     next_token: &'static str,
 }
 
-/// Amazon's, also as Google speaks it.
+/// Amazon's, which Google also supports.
 const S3: Dialect = Dialect {
     query: ("list-type", "2"),
     token: "continuation-token",
@@ -40,7 +40,7 @@ const AZURE: Dialect =
     Dialect { query: ("comp", "list"), token: "marker", root: "EnumerationResults", next_token: "NextMarker" };
 
 impl Listing {
-    /// Returns which page is asked for, if it is one.
+    /// Returns which page is requested, if any.
     pub(super) fn of(request: &HttpRequest) -> Option<Self> {
         if request.method() != Method::GET {
             return None;
@@ -58,10 +58,10 @@ impl Listing {
         Some(Self { dialect, token })
     }
 
-    /// Checks an answer; returns what it is instead.
+    /// Checks a response; the error says what it is instead.
     pub(super) fn check(&self, body: &[u8]) -> Result<(), String> {
         let text = String::from_utf8_lossy(body);
-        let root = root(&text).ok_or_else(|| format!("it sent {} bytes that are no listing", body.len()))?;
+        let root = root(&text).ok_or_else(|| format!("it sent {} bytes that are not a listing", body.len()))?;
         if root.rsplit(':').next() != Some(self.dialect.root) {
             return Err(format!("it sent `{root:.40}` instead of a listing{}", reason(shown(&text))));
         }
@@ -82,7 +82,7 @@ impl Listing {
     }
 }
 
-/// Returns the name of a document's element, after declarations and comments.
+/// Returns the name of a document's root element, after declarations and comments.
 fn root(text: &str) -> Option<&str> {
     let mut rest = text.trim_start_matches('\u{feff}').trim_start();
     while rest.starts_with("<?") || rest.starts_with("<!") {
@@ -128,9 +128,9 @@ mod tests {
         let error = "<Error><Code>InternalError</Code><Message>Again, please.</Message></Error>";
         for (body, said) in [
             (error, "it sent `Error` instead of a listing (InternalError: Again, please.)"),
-            ("", "it sent 0 bytes that are no listing"),
-            ("{}", "it sent 2 bytes that are no listing"),
-            ("<?xml version=\"1.0\"?>", "bytes that are no listing"),
+            ("", "it sent 0 bytes that are not a listing"),
+            ("{}", "it sent 2 bytes that are not a listing"),
+            ("<?xml version=\"1.0\"?>", "bytes that are not a listing"),
             ("<?xml version=\"1.0\"?><ListBucketResult><IsTruncated>true</IsTr", "a listing without an end"),
             ("<ListBucketResult/>", "a listing without an end"),
             ("<ListBucketResult>\n</ListBucketResult>", "a listing that says nothing"),

@@ -1,4 +1,4 @@
-//! What one read went through, for whoever counts.
+//! Counts what one read went through.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::trouble::Kind;
 use crate::metrics::Recovered;
 
-/// Counts of one read; travels with its requests.
+/// Counts for one read; travels with its requests.
 #[derive(Debug, Clone, Default)]
 pub(in crate::source) struct Notes(Arc<Counts>);
 
@@ -22,7 +22,7 @@ struct Counts {
 }
 
 impl Notes {
-    /// Counts a request that is made again.
+    /// Counts a repeated request.
     pub(in crate::source) fn again(&self, kind: Kind) {
         let counter = match kind {
             Kind::Throttled => &self.0.throttled,
@@ -33,12 +33,12 @@ impl Notes {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a body that went on in another answer.
+    /// Counts a body that was resumed by another response.
     pub(super) fn resumed(&self) {
         self.0.resumed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a second request for what a first one is slow with.
+    /// Counts a second request made because the first is slow.
     pub(super) fn hedged(&self) {
         self.0.hedges.fetch_add(1, Ordering::Relaxed);
     }
@@ -48,7 +48,7 @@ impl Notes {
         self.0.hedges_won.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counts now.
+    /// Returns the current counts.
     pub(in crate::source) fn counted(&self) -> Recovered {
         let of = |counter: &AtomicU32| u64::from(counter.load(Ordering::Relaxed));
         let Counts { throttled, failed, broken, stalled, resumed, hedges, hedges_won } = &*self.0;

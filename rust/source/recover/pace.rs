@@ -1,16 +1,15 @@
-//! When requests to one store may go: at once, or all together later.
+//! Decides when requests to one store may go: at once, or all together later.
 //!
-//! A store that says that there are too many requests (429, 503) is left alone by everybody: for as long as it asks, or
-//! for a moment. Then one request goes ahead, the probe. If it is refused, too, another one goes later, one a second at most;
-//! if it is answered, the others follow, two at first, and one more with each answer, until none is held back. One of those
-//! that is refused again halves their number, and waits alone: a store may refuse a part of all requests for ever, and
-//! answer the others. Several in a row, and all are held back again.
+//! A store that reports too many requests (429, 503) is left alone by all of them: for as long as it asks, or for a
+//! moment. Then one request goes ahead, the probe. If it is refused, too, another one goes later, at most one a second;
+//! if it is answered, the others follow, two at first, and one more with each response, until none is held back. If one
+//! of those is refused again, their number is halved, and it waits alone: a store may refuse a part of all requests
+//! forever, and answer the others. After several in a row, all are held back again.
 //!
-//! A store may answer one request after another, and leave those without an answer that come last in its row until
-//! their time is up. Asked for again at once they only make the row longer. So it is held for a refusal, too, when many
-//! requests run out of time without an answer between them.
+//! A store may serve requests one after another, and let the last ones in its queue time out. Immediate retries would
+//! only lengthen the queue. So it also counts as a refusal when many requests time out without a response in between.
 //!
-//! How many then run beside each other is the [limiter](crate::source::limiter)'s to say.
+//! How many then run concurrently is decided by the [limiter](crate::source::limiter).
 
 mod stage;
 
@@ -26,19 +25,19 @@ use self::stage::{Decision, Role, Stage};
 use super::patience::{Patience, random};
 use super::trouble::{Kind, Trouble};
 
-/// Requests that run out of time one after another, without an answer between them, before all wait: this part of those
-/// under way, and so many at least. A few lose their way in a network, or meet a sick machine.
+/// Consecutive time-outs, without a response in between, after which all requests wait: this fraction of those in
+/// flight, and at least the minimum below. A few get lost in a network, or meet a sick machine.
 const MOST_STALLED_PART: usize = 4;
 const MOST_STALLED: usize = 3;
 
-/// So long after a refusal nothing is asked for twice.
+/// For this long after a refusal, no request is hedged.
 const CALM: Duration = Duration::from_secs(10);
 
 /// The pace of the requests to one store.
 #[derive(Debug)]
 pub(in crate::source) struct Pace {
     is_open: AtomicBool,
-    /// Requests that ran out of time since the last answer.
+    /// Requests that timed out since the last response.
     num_stalled: AtomicUsize,
     state: Mutex<State>,
     changed: Notify,
@@ -47,7 +46,7 @@ pub(in crate::source) struct Pace {
 #[derive(Debug)]
 struct State {
     stage: Stage,
-    /// Told to those that never were refused themselves.
+    /// The reason shown to requests that were not refused themselves.
     said: String,
     kind: Kind,
     refused_at: Option<Instant>,
@@ -70,7 +69,7 @@ impl Pace {
             }
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
-            // From here on: what changes after the decision is not missed.
+            // From here on, changes after the decision are not missed.
             changed.as_mut().enable();
             let now = Instant::now();
             let decision = self.lock().stage.decide(now);
@@ -82,7 +81,7 @@ impl Pace {
                     time
                 }
                 Decision::Wait(None) => patience.left(),
-                // The store is answering, and has not been asked for this one.
+                // The store is responding, just not to this request yet.
                 Decision::Turn => {
                     changed.await;
                     continue;
@@ -94,7 +93,7 @@ impl Pace {
         }
     }
 
-    /// Returns leave for a request that has gone already.
+    /// Returns a pass for a request that was already sent.
     pub(super) fn gone(&self) -> Pass<'_> {
         Pass { pace: self, role: Role::Free }
     }
@@ -105,7 +104,7 @@ impl Pace {
         state.stage == Stage::Open && state.refused_at.is_none_or(|at| at.elapsed() >= CALM)
     }
 
-    /// Returns why those wait that were not refused themselves.
+    /// Returns the reason for requests to wait that were not refused themselves.
     fn refusal(&self) -> Error {
         let state = self.lock();
         Trouble::new(state.kind, state.said.clone()).of("store")
@@ -125,21 +124,21 @@ impl Pace {
     }
 }
 
-/// Leave to make one request; dropped without a word, it is as if the request had not been made.
+/// Permission to make one request; if dropped without a report, the request counts as not made.
 #[derive(Debug)]
 pub(super) struct Pass<'a> {
     pace: &'a Pace,
     role: Role,
 }
 
-/// What becomes of a request that ran out of time.
+/// The consequence of a request that timed out.
 #[derive(Debug)]
 pub(super) enum Stalled {
-    /// It is one of few: it is made again, as after any failure.
+    /// It is one of few: it is retried, as after any failure.
     Ordinary,
-    /// There are too many under way: all are held back from now on.
+    /// There are too many in flight: all are held back from now on.
     TooMany,
-    /// All are held back already.
+    /// All were already held back.
     Held,
 }
 
@@ -149,17 +148,17 @@ impl<'a> Pass<'a> {
         self.role == Role::Probe
     }
 
-    /// Notes that the store refused the request because there are too many. Returns the pass if the request is to wait
-    /// alone: until it is dropped, nobody goes in its place.
+    /// Reports that the store refused the request because there are too many. Returns the pass if the request has to
+    /// wait alone: until it is dropped, its slot stays taken.
     pub(super) fn refused(self, retry_after: Option<Duration>, said: String) -> Option<Self> {
         self.turned_away(Kind::Throttled, retry_after, said)
     }
 
-    /// Notes that the request ran out of time, one of `num_under_way`. Returns how to go on.
+    /// Reports that the request timed out, as one of `num_under_way`. Returns how to proceed.
     pub(super) fn stalled(self, num_under_way: usize, said: String) -> Stalled {
         let num_stalled = self.pace.num_stalled.fetch_add(1, Ordering::Relaxed) + 1;
         let most = match self.role {
-            // It was under way when the others were held back.
+            // It was in flight when the others were held back.
             Role::Free if !self.pace.is_open.load(Ordering::Acquire) => return Stalled::Held,
             Role::Free => MOST_STALLED.max(num_under_way / MOST_STALLED_PART),
             Role::Follower => MOST_STALLED,
@@ -186,7 +185,7 @@ impl<'a> Pass<'a> {
         None
     }
 
-    /// Notes that the store answered, whatever it said.
+    /// Reports that the store responded, whatever it said.
     pub(super) fn answered(mut self) {
         self.pace.num_stalled.store(0, Ordering::Relaxed);
         let role = std::mem::replace(&mut self.role, Role::Free);

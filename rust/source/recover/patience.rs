@@ -1,4 +1,4 @@
-//! How long one read may go on without a byte, and how long it waits between its requests.
+//! How long one read may go on without a byte, and how long it waits between requests.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -14,48 +14,48 @@ use super::trouble::Kind;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// A store that has never answered this process is asked so long, unless the user said how long: more likely than not
-/// its name is misspelt.
+/// How long to retry a store that has never responded to this process, unless the user set a limit: its name is
+/// probably misspelt.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
 
-/// How long a request may be without a byte: to connect, and to be answered. Shorter where the user's patience is.
+/// How long a request may go without a byte: to connect, and to be answered. Shorter if the user's patience is.
 pub(in crate::source) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(in crate::source) const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Wrong answers to one read after which another is not hoped for.
+/// Wrong responses to one read after which it is given up.
 const MAX_WRONG: u32 = 3;
 
-/// A user, a store or a URL may name any time; none is waited for so long.
+/// Users, stores and URLs may name any time; no wait is longer than this.
 pub(super) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Returns the moment after some time from now.
+/// Returns the instant after some time from now.
 pub(in crate::source) fn after(time: Duration) -> Instant {
     Instant::now() + time.min(LONGEST)
 }
 
-/// Returns a number from 0 to 1, another one each time: requests that failed together are not made again together.
+/// Returns a random number from 0 to 1, so that requests that failed together are not retried together.
 pub(super) fn random() -> f64 {
     // As many bits as a float has.
     let bits = RandomState::new().build_hasher().finish() >> 11;
     bits as f64 / (1u64 << 53) as f64
 }
 
-/// How long a read may go on, and which option says so.
+/// How long a read may go on, and the option that sets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::source) struct Limit {
     pub(in crate::source) time: Duration,
     pub(in crate::source) option: &'static str,
-    /// Whether it is the user's own.
+    /// Whether the user set it.
     pub(in crate::source) is_given: bool,
 }
 
-/// A read was refused or failed for longer than it may.
+/// A read was refused or failed for longer than allowed.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
 pub(in crate::source) struct Impatient {
     pub(in crate::source) limit: Duration,
     pub(in crate::source) option: &'static str,
-    /// What went wrong last.
+    /// The last failure.
     #[source]
     pub(in crate::source) cause: Box<dyn std::error::Error + Send + Sync>,
 }
@@ -71,13 +71,13 @@ impl Impatient {
 #[derive(Debug)]
 pub(super) struct Patience {
     limit: Limit,
-    /// What the read has waited for so far.
+    /// The time that the read has spent waiting.
     pub(super) watch: Stopwatch,
     pause: Duration,
     num_wrong: u32,
-    /// Whether the store may be nowhere.
+    /// Whether the store may not exist.
     is_doubtful: bool,
-    /// What was said of the request that failed last.
+    /// The message of the last failed request.
     pub(super) failure: Option<String>,
     /// Whether other credentials were tried.
     pub(super) has_refreshed: bool,
@@ -89,22 +89,22 @@ impl Patience {
         Self { limit, watch, pause, num_wrong: 0, is_doubtful: false, failure: None, has_refreshed: false }
     }
 
-    /// Returns how long it was at first, as far as is known of the store.
+    /// Returns the initial patience, given what is known about the store.
     pub(super) fn longest(&self) -> Duration {
         if self.is_doubtful { FIRST_CONTACT.min(self.limit.time) } else { self.limit.time }
     }
 
-    /// Returns how much of it is left.
+    /// Returns how much patience is left.
     pub(super) fn left(&self) -> Duration {
         self.limit.time.min(LONGEST).saturating_sub(self.watch.shown())
     }
 
-    /// Awaits `future`, which costs patience, for so long at most.
+    /// Awaits `future`, at the cost of patience, for at most `time`.
     pub(super) async fn wait<F: Future>(&mut self, time: Duration, future: F) -> Option<F::Output> {
         self.watch.run_until(self.watch.shown() + time.min(LONGEST), future).await
     }
 
-    /// Notes that a request failed. Refuses to go on if that is in vain.
+    /// Records that a request failed. Refuses to continue if retrying is useless.
     pub(super) fn note(&mut self, kind: Kind, is_known: bool, error: Error) -> Result<Error, Error> {
         self.num_wrong += u32::from(kind == Kind::Wrong);
         let is_lost = kind == Kind::Broken || kind == Kind::Stalled;
@@ -121,10 +121,10 @@ impl Patience {
         if wait <= self.left() { Ok(()) } else { Err(self.end(cause())) }
     }
 
-    /// Returns the error of a read that has taken too long, because of `cause`.
+    /// Returns the error for a read that took too long because of `cause`.
     pub(super) fn end(&self, cause: Error) -> Error {
         let Limit { time, option, .. } = self.limit;
-        // What is generic is said once.
+        // Generic wrappers are not repeated.
         let (store, cause) = match cause {
             Error::Generic { store, source } => (store, source),
             other => ("store", other.into()),
@@ -132,17 +132,19 @@ impl Patience {
         Impatient { limit: time, option, cause }.of(store)
     }
 
-    /// Waits before the next request, after `error`: for a time between the shortest pause and three times the last one.
+    /// Waits before the next request, after `error`: between the shortest pause and three times the last one.
     pub(super) async fn pause(&mut self, error: Error) -> Result<(), Error> {
         let most = self.pause.saturating_mul(3).min(LONGEST_PAUSE);
         self.pause = FIRST_PAUSE + (most - FIRST_PAUSE).mul_f64(random());
-        // The last request to who never answered goes at the end of that time, not when a pause beyond it is over.
+        // The last request to a store that never responded is made at the end of that time, not after a pause beyond
+        // it.
         let most = if self.is_doubtful { FIRST_CONTACT.saturating_sub(self.watch.shown()) } else { self.pause };
         self.sleep(self.pause.min(most), error).await
     }
 
-    /// Waits before the next request, after a refusal while others are answered: for a first pause, or as long as the store
-    /// asked for. How many go at once is for all of them to bear, not for the one that is refused most often.
+    /// Waits before the next request, after a refusal while others are answered: for a first pause, or as long as the
+    /// store asked for. The number of concurrent requests affects all of them, not just the one that is refused most
+    /// often.
     pub(super) async fn rest(&mut self, asked: Option<Duration>, error: Error) -> Result<(), Error> {
         let time = FIRST_PAUSE.mul_f64(1.0 + 2.0 * random());
         self.sleep(asked.map_or(time, |asked| asked.max(time)), error).await
@@ -211,7 +213,7 @@ mod tests {
         let wrong: Vec<_> = (0..MAX_WRONG).map(|_| patience.note(Kind::Wrong, true, error()).is_ok()).collect();
         assert_eq!(wrong, [true, true, false]);
         let note = |is_given, is_known| {
-            // Of one that has waited for all of its short patience.
+            // For one that has used up all of its short patience.
             let mut patience = Patience::new(Limit { is_given, ..limit(Duration::ZERO) });
             patience.note(Kind::Broken, is_known, error()).is_ok()
         };

@@ -1,4 +1,4 @@
-//! What happens between a request that failed and the next one: for reads, and for all that is not one.
+//! What happens between a failed request and the next one, for reads and everything else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use super::trouble::{Kind, Sorted, causes, is_out_of_descriptors, sort};
 use crate::notices::{self, Notice};
 use crate::source::traffic::Traffic;
 
-/// How the requests to one store are made again.
+/// How requests to one store are retried.
 #[derive(Debug, Clone)]
 pub(in crate::source) struct Policy {
     pub(in crate::source) traffic: Arc<Traffic>,
     pub(in crate::source) limit: Limit,
-    /// Whether a request may be made a second time because the first is late.
+    /// Whether a late request may be hedged by a second one.
     pub(in crate::source) is_hedging: bool,
-    /// The store as people write it, for warnings.
+    /// The store's name for warnings.
     pub(in crate::source) root: String,
 }
 
 impl Policy {
-    /// Returns what a read begins with, and begins anew with at each byte.
+    /// Returns the initial patience of a read, which restarts with each byte.
     pub(super) fn patience(&self) -> Patience {
         Patience::new(self.limit)
     }
 
-    /// Makes a request that is no read until it is answered.
+    /// Repeats a request that is not a read until it is answered.
     pub(in crate::source) async fn persist<T, F: Future<Output = Result<T, Error>> + Send>(
         &self,
         ask: impl Fn() -> F + Send + Sync,
@@ -48,7 +48,7 @@ impl Policy {
         }
     }
 
-    /// Waits after `error` until the request may be made again; returns the error if that is in vain.
+    /// Waits after `error` until the request may be repeated; returns the error if retrying is useless.
     pub(super) async fn recover(
         &self,
         error: Error,
@@ -68,14 +68,14 @@ impl Policy {
         match kind {
             // All wait together, unless others are answered.
             Kind::Throttled => {
-                // One request that goes ahead alone says nothing of how many are too many.
+                // A single probe says nothing about how many requests are too many.
                 if !pass.is_probe() {
                     self.traffic.throttled();
                 }
                 let Some(_alone) = pass.refused(retry_after, said) else { return Ok(()) };
                 return patience.rest(retry_after, error).await;
             }
-            // They may be too many, too, for a store that answers one after another.
+            // These may also be too many, for a store that serves requests one after another.
             Kind::Stalled => match pass.stalled(self.traffic.num_under_way(), said) {
                 Stalled::Ordinary => {}
                 Stalled::Held => return Ok(()),
@@ -95,12 +95,13 @@ impl Policy {
         self.tell_within(kind, said, self.limit.time);
     }
 
-    /// Warns of the first trouble of its kind, after which requests are made again for `longest`.
+    /// Warns of the first trouble of its kind, given that requests are retried for `longest`.
     fn tell_within(&self, kind: Kind, said: &str, longest: Duration) {
         if self.traffic.is_first_of(kind) {
             let seconds = longest.as_secs_f64();
             notices::push(Notice::Store(format!(
-                "`{}` {} ({said}); requests are made again, each for up to {seconds} seconds (`{}`); `stats()` counts them",
+                "`{}` {} ({said}); requests are retried, each for up to {seconds} seconds (`{}`); `stats()` counts \
+                 them",
                 self.root,
                 kind.verb(),
                 self.limit.option,
@@ -109,7 +110,7 @@ impl Policy {
     }
 }
 
-/// Returns what the deepest causes say, without what the client puts around them: URLs among it.
+/// Returns the message of the deepest causes, without the client's wrapping, which includes URLs.
 fn said(error: &Error) -> String {
     let mut said = String::new();
     let inner = causes(error).filter(|cause| {

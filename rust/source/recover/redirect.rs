@@ -1,8 +1,8 @@
-//! Where a redirect leads to, and what is said there.
+//! Where a redirect leads, and what is sent there.
 //!
-//! Headers of a store hold what is between it and its user: tokens, signatures, keys that objects are encrypted with. They
-//! stay within its origin. Elsewhere, where a signature of the store's would be of no use, goes only what is wanted, and
-//! nowhere from which URL: it may be signed.
+//! A store's headers are between it and its user: tokens, signatures, encryption keys for objects. They stay within its
+//! origin. Elsewhere, where a store's signature would be useless, only the description of the wanted data is sent, and
+//! never the previous URL, which may be signed.
 
 use object_store::client::{HttpRequest, HttpResponse};
 use reqwest::header::{
@@ -26,8 +26,8 @@ const REDIRECTS: [StatusCode; 5] = [
 const WANTED: [HeaderName; 7] =
     [ACCEPT, ACCEPT_ENCODING, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE];
 
-/// Returns the request that an answer asks to make instead. None but reads follow: what is written, or asked of a service for
-/// credentials, is for whom it was sent to.
+/// Returns the request that a response asks to make instead. Only reads are redirected: writes and requests for
+/// credentials are meant for the original recipient.
 pub(super) fn next(request: &HttpRequest, response: &HttpResponse) -> Option<HttpRequest> {
     let is_read = [Method::GET, Method::HEAD].contains(request.method());
     if !is_read || !REDIRECTS.contains(&response.status()) {
@@ -45,7 +45,7 @@ pub(super) fn next(request: &HttpRequest, response: &HttpResponse) -> Option<Htt
     Some(next)
 }
 
-/// Returns why an answer that leads on is not followed, whose way is `num_redirects` long; `None` if it leads nowhere else.
+/// Returns why a redirect is not followed, the last of `num_redirects`; `None` if it is not a redirect.
 pub(super) fn astray(request: &HttpRequest, response: &HttpResponse, num_redirects: usize) -> Option<Astray> {
     let is_read = [Method::GET, Method::HEAD].contains(request.method());
     if !is_read || !REDIRECTS.contains(&response.status()) || !response.headers().contains_key(LOCATION) {
@@ -54,7 +54,7 @@ pub(super) fn astray(request: &HttpRequest, response: &HttpResponse, num_redirec
     let status = response.status();
     Some(Astray(match next(request, response) {
         Some(_) => format!("it answers {status} again and again: {num_redirects} redirects lead to no object"),
-        None => format!("it answers {status}, and where that leads to is no URL of the web"),
+        None => format!("it answers {status}, and the target is not a web URL"),
     }))
 }
 

@@ -1,7 +1,8 @@
 //! Time that passes while this process runs.
 //!
-//! A process may be stopped (`Ctrl-Z`, a frozen container) for longer than any patience. When it goes on, all its timers have
-//! run out, and nobody was asked in the meantime. So time is counted in ticks, and a tick that comes late is no longer than one.
+//! A process may be stopped (`Ctrl-Z`, a frozen container) for longer than any patience. When it continues, all its
+//! timers have expired, although no request was made meanwhile. So time is counted in ticks, and a late tick counts as
+//! one.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::time::{Instant, timeout};
 
 const TICK: Duration = Duration::from_millis(500);
 
-/// How long this process has run while it waited for something.
+/// How long this process has run while waiting.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::source) struct Stopwatch {
     shown: Duration,
@@ -21,7 +22,7 @@ impl Stopwatch {
         self.shown
     }
 
-    /// Awaits `future` until the watch shows `limit`, and returns `None` then.
+    /// Awaits `future` until the watch shows `limit`; returns `None` then.
     pub(in crate::source) async fn run_until<F: Future>(&mut self, limit: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         loop {
@@ -78,7 +79,7 @@ mod tests {
             let waiting = poll_fn(|_| {
                 num_polls += 1;
                 if num_polls == 1 {
-                    // Nothing of this thread runs, as if all of the process had been stopped.
+                    // Blocks this thread, as if the whole process were stopped.
                     std::thread::sleep(stopped);
                 }
                 Poll::<()>::Pending

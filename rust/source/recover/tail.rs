@@ -1,36 +1,36 @@
-//! How slow is slow: what nearly all requests of a kind take, and how many may be made twice because of it.
+//! Decides when a request is late, by the durations of nearly all of its kind, and how many may be hedged.
 //!
-//! A request that takes far longer than nearly all of its kind is likely to have met a sick machine or a lost packet. It is
-//! made a second time, and whichever answer comes first counts. A budget bounds what that may cost: a part of all requests
-//! and of all bytes. Where every request is slow there is nothing to be gained, and the budget is soon spent.
+//! A request that takes far longer than nearly all of its kind has probably met a sick machine or a lost packet. It is
+//! made a second time, and the first response wins. A budget bounds the cost: a fraction of all requests and of all
+//! bytes. If every request is slow, nothing is gained, and the budget is soon spent.
 
 use std::time::Duration;
 
-/// Upper bounds of the sizes of requests of one kind; what is larger is of the last one.
+/// Upper size bounds of the classes of requests; larger ones belong to the last class.
 const CLASSES: [u64; 4] = [64 << 10, 512 << 10, 2 << 20, 5 << 20];
 
-/// Requests of a kind without which nothing is said of it.
+/// Minimum of requests of a class before anything is late.
 const LEAST_SAMPLES: u32 = 64;
 
-/// Samples after which half of them are forgotten: what a store does changes.
+/// Number of samples after which half of them are forgotten, since stores change.
 const MOST_SAMPLES: u32 = 1024;
 
-/// The part of the requests of a kind that are not slow.
+/// The fraction of a class's requests that are not slow.
 const QUANTILE: f64 = 0.95;
 
-/// A request is slow that takes longer than these by so many times.
+/// A request is late if it takes this many times longer than those.
 const FACTOR: u32 = 2;
 
-/// Shorter times are those of schedulers, not of stores.
+/// Shorter times are due to schedulers, not stores.
 const LEAST_FIRST_BYTE: Duration = Duration::from_millis(20);
 const LEAST_BODY: Duration = Duration::from_millis(100);
 
-/// The part of requests and of bytes that may be asked for twice, and what may be saved up of it.
+/// The fraction of requests and bytes that may be requested twice, and how much of it may be saved up.
 const PART: f64 = 0.05;
 const MOST_SAVED_REQUESTS: f64 = 8.0;
 const MOST_SAVED_BYTES: f64 = 64.0 * 1024.0 * 1024.0;
 
-/// Counts of samples by size: each bucket is twice as wide as the last but one.
+/// Sample counts by size: each bucket is twice as wide as the last but one.
 #[derive(Debug, Clone)]
 struct Histogram {
     counts: [u32; 64],
@@ -56,7 +56,7 @@ impl Histogram {
         }
     }
 
-    /// Returns a time that a part of the samples stayed below, once there are enough.
+    /// Returns a time that this fraction of the samples stayed below, once there are enough.
     fn quantile(&self, part: f64) -> Option<Duration> {
         if self.total < LEAST_SAMPLES {
             return None;
@@ -71,14 +71,14 @@ impl Histogram {
     }
 }
 
-/// What requests of one kind have taken.
+/// Durations of one class of requests.
 #[derive(Debug, Default)]
 struct Class {
     first_byte: Histogram,
     body: Histogram,
 }
 
-/// What requests to one store have taken, and what is left of the budget.
+/// Durations of requests to one store, and what is left of the budget.
 #[derive(Debug, Default)]
 pub(in crate::source) struct Tail {
     classes: [Class; CLASSES.len() + 1],
@@ -91,31 +91,31 @@ impl Tail {
         &mut self.classes[CLASSES.partition_point(|&bound| bound < num_bytes)]
     }
 
-    /// Notes how long the beginning of an answer took, or how long it has not come.
+    /// Records how long the beginning of a response took, or has not come.
     pub(super) fn began(&mut self, num_bytes: u64, first_byte: Duration) {
         self.class(num_bytes).first_byte.add(first_byte);
         self.saved_requests = (self.saved_requests + PART).min(MOST_SAVED_REQUESTS);
     }
 
-    /// Notes how long a body took, or how long it has not ended.
+    /// Records how long a body took, or has not ended.
     pub(super) fn ended(&mut self, num_bytes: u64, body: Duration) {
         self.class(num_bytes).body.add(body);
         self.saved_bytes = (self.saved_bytes + PART * num_bytes as f64).min(MOST_SAVED_BYTES);
     }
 
-    /// Returns after which time the beginning of an answer is late.
+    /// Returns the time after which the beginning of a response is late.
     pub(super) fn late_first_byte(&mut self, num_bytes: u64) -> Option<Duration> {
         let usual = self.class(num_bytes).first_byte.quantile(QUANTILE)?;
         Some((usual * FACTOR).max(LEAST_FIRST_BYTE))
     }
 
-    /// Returns after which time the end of a body is late.
+    /// Returns the time after which the end of a body is late.
     pub(super) fn late_body(&mut self, num_bytes: u64) -> Option<Duration> {
         let usual = self.class(num_bytes).body.quantile(QUANTILE)?;
         Some((usual * FACTOR).max(LEAST_BODY))
     }
 
-    /// Spends one request, and `num_bytes`, if there are as many.
+    /// Spends one request and `num_bytes`, if the budget has them.
     pub(super) fn spend(&mut self, num_bytes: u64) -> bool {
         let can = self.saved_requests >= 1.0 && self.saved_bytes >= num_bytes as f64;
         if can {

@@ -1,4 +1,4 @@
-//! Reads through a server that does as it is told, over real sockets.
+//! Tests reads from a scripted server, over real sockets.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -24,7 +24,7 @@ fn body() -> Vec<u8> {
     (0..SIZE).map(|place| u8::try_from(place % 251).unwrap()).collect()
 }
 
-/// What is sent for one request, in bytes, perhaps in parts with pauses; then the connection is closed.
+/// The bytes sent for one request, possibly in parts with pauses; then the connection is closed.
 #[derive(Default)]
 struct Reply {
     parts: Vec<(Duration, Vec<u8>)>,
@@ -43,7 +43,7 @@ impl Reply {
     }
 }
 
-/// One request: its first line, and its headers in small letters.
+/// One request: its first line, and its headers in lower case.
 #[derive(Debug, Clone)]
 struct Seen {
     line: String,
@@ -70,7 +70,7 @@ impl Seen {
         self.partly(&self.range(), "\"one\"", SIZE)
     }
 
-    /// Answers with the tag `tag`, and sends no more than `num_bytes`.
+    /// Answers with the tag `tag`, and sends at most `num_bytes`.
     fn partly(&self, range: &Range<usize>, tag: &str, num_bytes: usize) -> Reply {
         let head = format!(
             "HTTP/1.1 206 Partial Content\r\netag: {tag}\r\ncontent-range: bytes {}-{}/{SIZE}\r\ncontent-length: {}\r\n\
@@ -84,7 +84,7 @@ impl Seen {
     }
 }
 
-/// A server, and what it was asked.
+/// A server, and the requests it received.
 struct Server {
     origin: String,
     log: Arc<Mutex<Vec<Seen>>>,
@@ -120,14 +120,14 @@ impl Server {
         (connection, object)
     }
 
-    /// Reads a range, and returns what it took.
+    /// Reads a range, and returns the counts of its requests.
     fn read(&self, range: Range<u64>, options: &[(&str, &str)]) -> (Result<Vec<u8>>, Recovered) {
         let (connection, object) = self.connect(options);
         let read = Io::current().unwrap().block_on(read(&connection, &object, range));
         (read, connection.metrics.snapshot().recovered)
     }
 
-    /// Reads a range `times` times, one after another, and returns what that took.
+    /// Reads a range `times` times in sequence, and returns the counts.
     fn read_repeatedly(&self, times: usize, range: &Range<u64>, options: &[(&str, &str)]) -> Recovered {
         let (connection, object) = self.connect(options);
         Io::current().unwrap().block_on(async {
@@ -152,7 +152,7 @@ fn serve(stream: &TcpStream, log: &Mutex<Vec<Seen>>, number: &AtomicUsize, answe
     log.lock().unwrap().push(seen.clone());
     for (pause, bytes) in answer(number, &seen).parts {
         std::thread::sleep(pause);
-        // Whoever was beaten by another request is gone.
+        // The loser of two requests is gone.
         if (&mut &*stream).write_all(&bytes).is_err() {
             return;
         }
@@ -187,7 +187,7 @@ fn failures_of_all_kinds_pass() {
         _ => seen.answer(),
     });
     let (read, took) = server.read(10..1000, &[]);
-    // Three wrong answers are too many.
+    // Three wrong responses are too many.
     let failed = read.unwrap_err();
     assert!(matches!(failed, Error::Read { .. }), "{failed:?}");
     assert!(failed.describe().contains("bytes 10-998/300000"), "{}", failed.describe());
@@ -217,7 +217,7 @@ fn a_body_that_is_too_long_is_asked_for_again_and_three_are_an_error() {
         let server = Server::start(move |number, seen| {
             let mut reply = seen.answer();
             if number < num_wrong {
-                // Without a length it ends with the connection.
+                // Without a length, it ends with the connection.
                 let (_, bytes) = &mut reply.parts[0];
                 let head = String::from_utf8_lossy(&bytes[..200]).into_owned();
                 let line = head.lines().find(|line| line.starts_with("content-length")).unwrap();
@@ -271,7 +271,7 @@ fn a_stall_is_what_ends_a_body_and_not_the_time_that_it_takes() {
     let server = Server::start(|number, seen| {
         let mut reply = seen.partly(&seen.range(), "\"one\"", 10_000);
         let rest = body()[seen.range()][10_000..].to_vec();
-        // Slowly, and for ever.
+        // Slowly, and forever.
         let step = if number == 0 { Duration::from_secs(5) } else { 60 * MS };
         reply.parts.extend(rest.chunks(10_000).map(|bytes| (step, bytes.to_vec())));
         reply
@@ -295,7 +295,7 @@ fn patience_ends_with_an_error_that_says_which_range_for_how_long_and_why() {
     let never = Server::start(|_, seen| seen.answer().after(Duration::from_secs(20)));
     let failed = never.read(3..9, &[("retry_for", "400 ms")]).0.unwrap_err();
     assert!(matches!(failed, Error::Impatient { .. }) && start.elapsed() < 5000 * MS, "{failed:?}");
-    // What is cut off in the end says less than the failure before it.
+    // A request cut off at the end says less than the failure before it.
     let silent = Server::start(|number, seen| match number {
         0 => Reply::status("500 Internal Server Error", ""),
         _ => seen.answer().after(Duration::from_secs(20)),
@@ -339,7 +339,7 @@ fn a_storm_is_probed_and_everything_arrives_after_it() {
     let most = 2 * usize::try_from(num_parts).unwrap() + num_probes;
     assert!(num_asked <= most, "{num_asked} requests, expected {most} at most");
     assert!(connection.metrics.snapshot().recovered.throttled > 0);
-    // A probe that is refused says nothing of how many requests are too many.
+    // A refused probe says nothing about how many requests are too many.
     assert_eq!(connection.traffic.known().concurrency, before / 2);
 }
 

@@ -1,4 +1,4 @@
-//! Sends requests and follows redirects, and reads certificates when somebody needs them.
+//! Sends requests and follows redirects; reads certificates only when they are needed.
 
 use std::sync::OnceLock;
 
@@ -15,10 +15,10 @@ use crate::error::Result;
 use crate::secrets::Sent;
 use crate::source::settings::{certificates, refused};
 
-/// Redirects of one request that are followed.
+/// Maximum number of redirects of one request.
 const MOST_REDIRECTS: usize = 10;
 
-/// What the client says of a proxy that lets nobody through whom it does not know.
+/// The client's message for a proxy that requires authentication.
 const UNAUTHORIZED: &str = "proxy authorization required";
 
 /// A server was not reached, through a proxy.
@@ -30,15 +30,15 @@ struct ByProxy {
     source: HttpError,
 }
 
-/// A client for servers that speak plainly, and one that knows whom the system trusts.
+/// A client for plain HTTP, and one that knows the trusted certificates.
 ///
-/// There are hundreds of certificates: to read them takes longer than to open a dataset of a store that is near.
+/// There are hundreds of certificates: reading them takes longer than opening a dataset on a nearby store.
 #[derive(Debug)]
 pub(super) struct Transport {
     plain: HttpClient,
     secure: OnceLock<HttpClient>,
     options: ClientOptions,
-    /// The option that says which certificates are trusted besides those of the system.
+    /// The option with additional trusted certificates.
     certificate: Option<String>,
 }
 
@@ -47,13 +47,13 @@ impl Transport {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`], for options that make no client.
+    /// Those of [`connect`], for options that do not make a client.
     pub(super) fn try_new(options: ClientOptions, certificate: Option<String>) -> Result<Self> {
         let plain = connect(&options, Trust::Nobody)?;
         Ok(Self { plain, secure: OnceLock::new(), options, certificate })
     }
 
-    /// Makes a request, and those that it is redirected to. Answers that are no success come with what was [`Sent`].
+    /// Makes a request, and those that it is redirected to. Unsuccessful responses come with what was [`Sent`].
     pub(super) async fn execute(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let mut num_redirects = 0;
         loop {
@@ -80,13 +80,13 @@ impl Transport {
     }
 
     async fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        // The client takes for granted that it is one.
+        // The client assumes a valid URL.
         if let Err(error) = Url::parse(&request.uri().to_string()) {
-            return Err(unusable(refused(format!("they make no URL of a store or of a service: {error}"))));
+            return Err(unusable(refused(format!("they do not make a valid URL of a store or service: {error}"))));
         }
         if request.uri().scheme_str() != Some("https") {
             match self.plain.execute(request.clone()).await {
-                // It goes by a proxy.
+                // Plain HTTP goes through a proxy.
                 Err(error) if causes(&error).any(is_of_certificates) => {}
                 answer => return answer.map_err(|error| self.by_proxy("http", error)),
             }
@@ -95,7 +95,7 @@ impl Transport {
         self.secure()?.execute(request).await.map_err(|error| self.by_proxy(&scheme, error))
     }
 
-    /// Says of a connection that was not made through which proxy it goes: who was not reached may be the proxy.
+    /// Adds the proxy to the error of a failed connection: it may be the proxy that was not reached.
     fn by_proxy(&self, scheme: &str, error: HttpError) -> HttpError {
         let is_of_connection = error.kind() == HttpErrorKind::Connect || error.kind() == HttpErrorKind::Timeout;
         let proxy = if is_of_connection { proxy_of(&self.options, scheme) } else { None };
@@ -117,11 +117,11 @@ impl Transport {
     }
 }
 
-/// Returns the error of a proxy that wants to know who asks; `proxy` says which it is.
+/// Returns the error for a proxy that requires authentication; `proxy` describes it.
 fn refused_by(proxy: &str) -> HttpError {
     let said = format!(
-        "{proxy}, which wants a user name and a password (407 Proxy Authentication Required), or others than it was \
-         given: they stand in its URL, `http://user:password@host:port`"
+        "{proxy}, which requires a user name and a password (407 Proxy Authentication Required), or rejected those \
+         that it was given: they belong in its URL, `http://user:password@host:port`"
     );
     HttpError::new(HttpErrorKind::Unknown, Astray(said))
 }
@@ -167,10 +167,10 @@ mod tests {
         let failed = io.block_on(ask(&missing, "https")).unwrap_err();
         let said = causes(&failed).map(ToString::to_string).collect::<String>();
         assert!(said.contains("cannot read `/no/such.pem`"), "{said}");
-        // Asked for again it would still be gone.
+        // Retrying would not bring it back.
         let failed = object_store::Error::Generic { store: "S3", source: Box::new(failed) };
         assert_eq!(sort(&failed), Sorted::Final);
-        // Nobody is there any more.
+        // The server is gone.
         assert!(io.block_on(ask(&without, "https")).is_err());
         assert!(without.secure.get().is_some());
     }

@@ -1,4 +1,4 @@
-//! What goes wrong with a request, sorted by what to do about it.
+//! Classifies failed requests by what to do about them.
 
 use std::error::Error as StdError;
 use std::time::Duration;
@@ -13,42 +13,42 @@ use crate::source::file_system::FileError;
 /// `ENFILE` and `EMFILE`, of the machine and of the process: the same numbers on all Unix systems.
 const OUT_OF_DESCRIPTORS: [i32; 2] = [23, 24];
 
-/// What went wrong with a request that may be made again.
+/// What went wrong with a request that may be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// The store says that there are too many: 429 or 503.
+    /// The store reports too many requests: 429 or 503.
     Throttled,
     /// The store failed: another 5xx, or 408.
     Failed,
     /// There was no connection, or it broke.
     Broken,
-    /// Nothing came for too long.
+    /// Nothing was received for too long.
     Stalled,
-    /// The answer is not one to what was asked.
+    /// The response does not match the request.
     Wrong,
 }
 
 impl Kind {
-    /// Returns what happened, for a sentence that begins with the store.
+    /// Returns what happened, for a sentence with the store as its subject.
     pub(super) fn verb(self) -> &'static str {
         match self {
             Self::Throttled => "refuses requests because there are too many",
             Self::Failed => "fails",
             Self::Broken => "cannot be reached, or breaks connections",
             Self::Stalled => "stalls",
-            Self::Wrong => "gives answers to other requests than those that were made",
+            Self::Wrong => "gives answers that do not match the requests",
         }
     }
 }
 
-/// A cause that says of itself what kind it is.
+/// A cause that carries its own kind.
 #[derive(Debug, thiserror::Error)]
 #[error("{said}")]
 pub(in crate::source) struct Trouble {
     pub(in crate::source) kind: Kind,
-    /// In words that hold neither URLs nor credentials.
+    /// A message with neither URLs nor credentials.
     pub(in crate::source) said: String,
-    /// How long the store wants to be left alone.
+    /// How long the store asks to be left alone.
     pub(in crate::source) retry_after: Option<Duration>,
 }
 
@@ -63,14 +63,14 @@ impl Trouble {
     }
 }
 
-/// There is nobody to ask for credentials.
+/// There is no source of credentials.
 #[derive(Debug, thiserror::Error)]
 #[error("no credentials were given, and none came from the machine's metadata service: {said}")]
 pub(in crate::source) struct NoCredentials {
     pub(super) said: String,
 }
 
-/// A server leads on to where nothing can be read.
+/// A server redirects to something that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Astray(pub(super) String);
@@ -78,15 +78,15 @@ pub(super) struct Astray(pub(super) String);
 /// What to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sorted {
-    /// Ask again.
+    /// Retry.
     Again(Kind, Option<Duration>),
-    /// Ask again with other credentials, if there are any.
+    /// Retry with other credentials, if there are any.
     Refused,
-    /// Say so.
+    /// Report it.
     Final,
 }
 
-/// Returns an error and its causes, also those that an error of the system hides.
+/// Returns an error and its causes, including those that an `io::Error` hides.
 pub(in crate::source) fn causes<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
@@ -96,7 +96,7 @@ pub(in crate::source) fn causes<'a>(
     })
 }
 
-/// Sorts what a store's client said.
+/// Classifies the error of a store's client.
 pub(super) fn sort(error: &Error) -> Sorted {
     match error {
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => return Sorted::Refused,
@@ -108,7 +108,7 @@ pub(super) fn sort(error: &Error) -> Sorted {
             return Sorted::Final;
         }
     }
-    // First: the client wraps what it was told in errors of its own.
+    // First: the client wraps such errors in its own.
     if let Some(trouble) = causes(error).find_map(|cause| cause.downcast_ref::<Trouble>()) {
         return Sorted::Again(trouble.kind, trouble.retry_after);
     }
@@ -124,14 +124,14 @@ pub(super) fn sort(error: &Error) -> Sorted {
     if is_refusal(&error.to_string()) { Sorted::Refused } else { Sorted::Final }
 }
 
-/// Returns whether there was no file descriptor for it: others end, and theirs become free.
+/// Returns whether there was no file descriptor left: others end, and theirs become free.
 pub(in crate::source) fn is_out_of_descriptors(error: &(dyn StdError + 'static)) -> bool {
     let mut codes = causes(error).filter_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error());
     codes.any(|code| OUT_OF_DESCRIPTORS.contains(&code))
 }
 
-/// Returns whether a text says that credentials are refused: listings report every status as a generic error, and expired
-/// tokens are a bad request.
+/// Returns whether a message says that credentials are refused: listings report every status as a generic error, and
+/// expired tokens are a bad request.
 pub(in crate::source) fn is_refusal(said: &str) -> bool {
     let refusals = ["403 Forbidden", "401 Unauthorized", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"];
     refusals.iter().any(|refusal| said.contains(refusal))
@@ -144,7 +144,7 @@ fn of_client(kind: HttpErrorKind) -> Kind {
     }
 }
 
-/// Returns whether the same would happen again: a certificate stays as it is, and so does a URL or a setting that is none.
+/// Returns whether retrying would fail again: certificates, invalid URLs and invalid settings do not change.
 fn is_hopeless(cause: &(dyn StdError + 'static)) -> bool {
     let is_setting = matches!(cause.downcast_ref(), Some(crate::error::Error::Setting { .. }));
     is_setting
@@ -152,7 +152,7 @@ fn is_hopeless(cause: &(dyn StdError + 'static)) -> bool {
         || cause.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_builder)
 }
 
-/// Returns whether a server is nobody that is trusted.
+/// Returns whether a server's certificate is not trusted.
 pub(in crate::source) fn is_of_certificates(cause: &(dyn StdError + 'static)) -> bool {
     certificate_error(cause).is_some()
 }
@@ -170,8 +170,8 @@ pub(in crate::source) fn distrust(error: &Error) -> Option<&'static str> {
 
     let reason = match causes(error).find_map(certificate_error)? {
         Wrong::UnknownIssuer => {
-            "nobody who is trusted has signed its certificate; `ca_certificate` in `storage_options` takes the \
-             certificate of who has, and `SSL_CERT_FILE` names a file of all that are trusted"
+            "its certificate is not signed by a trusted authority; pass the authority's certificate as \
+             `ca_certificate` in `storage_options`, or name a file of all trusted ones in `SSL_CERT_FILE`"
         }
         Wrong::Expired | Wrong::ExpiredContext { .. } => {
             "its certificate has expired, unless the clock of this machine is wrong"
@@ -180,11 +180,11 @@ pub(in crate::source) fn distrust(error: &Error) -> Option<&'static str> {
             "its certificate is not valid yet, unless the clock of this machine is wrong"
         }
         Wrong::NotValidForName | Wrong::NotValidForNameContext { .. } => {
-            "its certificate is of another host; ask it by a name that is in there"
+            "its certificate is for another host; use a host name that the certificate contains"
         }
-        // What the verifier keeps to itself is known by its name alone.
+        // Private variants of the verifier's error are recognized by name.
         other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
-            "its certificate says that it is an authority's (`CA:TRUE`), and no server may show such a one; make one for \
+            "its certificate is marked as an authority's (`CA:TRUE`), which servers must not use; make one for \
              the server (`basicConstraints=CA:FALSE`)"
         }
         _ => "its certificate cannot be used",
@@ -225,7 +225,7 @@ mod tests {
         for (error, said) in [
             (CertificateError::Expired, "has expired"),
             (CertificateError::NotValidYet, "is not valid yet"),
-            (CertificateError::NotValidForName, "of another host"),
+            (CertificateError::NotValidForName, "for another host"),
             (CertificateError::BadSignature, "cannot be used"),
         ] {
             let reason = of(error);

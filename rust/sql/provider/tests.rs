@@ -35,7 +35,7 @@ fn dataset() -> (tempfile::TempDir, Dataset) {
     (folder, Dataset::new(Arc::new(snapshot)))
 }
 
-/// Runs a query on a runtime that is not one of ours, and of one thread.
+/// Runs a query on a single-threaded runtime that is not one of ours.
 fn ids_of(dataset: &Dataset, sql: &str) -> Vec<i64> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let batches = runtime.block_on(async {

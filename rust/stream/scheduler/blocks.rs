@@ -1,9 +1,9 @@
-//! What happens when the memory limit is smaller than the shuffle window.
+//! Handles a memory limit that is smaller than the shuffle window.
 //!
-//! Every resident part is needed sooner than the next one to fetch, so that is where its room is missing and nothing else is
-//! under way. From then on batches are planned in blocks: each block fetches its parts anew, and of each only the rows of
-//! its own batches, at most a quarter of the limit, so that two blocks overlap. A block that does not fit is planned again,
-//! half as long. What is read more than once is counted.
+//! Every resident part is needed sooner than the next one to fetch, so the case is detected when there is no room for
+//! that one and nothing else is in progress. From then on batches are planned in blocks: each block fetches its parts
+//! anew, and keeps only the rows of its own batches, at most a quarter of the limit, so that two blocks overlap. A
+//! block that does not fit is planned again with half the length. Rows read more than once are counted.
 
 use super::super::piece::{PieceKey, PlannedBatch, Progress, Resident, Stage, Task, note_wanted, wanted_rows};
 use super::planning::MAX_IDLE_PLANNED_ROWS;
@@ -11,10 +11,11 @@ use super::{Scheduler, Step, numbers_of};
 use crate::plan::PieceId;
 use crate::reader::TooLarge;
 
-/// The part of the limit for the rows of one block, when the window does not fit.
+/// The fraction of the limit for the rows of one block, if the window does not fit.
 const BLOCK_SHARE: u64 = 4;
 
-/// By how many sixteenths of the limit the consumer's batch may exceed it: nearly the fifth that a process may take beyond it.
+/// How many sixteenths of the limit the consumer's batch may exceed it by: nearly the fifth that a process may take
+/// beyond it.
 const EXCESS_SIXTEENTHS: u64 = 3;
 
 impl Scheduler {
@@ -39,18 +40,18 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Returns how many batches the rows of one block fill, with what it takes to plan them.
+    /// Returns the number of batches in a block, given their rows and the memory for planning them.
     fn block_len(&self) -> usize {
         let room = self.budget.limit().saturating_sub(self.largest_part).saturating_sub(self.walk_bytes) / BLOCK_SHARE;
         let num_rows = self.batch_rows();
-        // Which rows to keep is noted at the parts, too.
+        // The rows to keep are also recorded at the parts.
         let batch_bytes = self.row_bytes.of(num_rows).saturating_add(self.planned_batch_bytes().saturating_mul(2));
         let num_batches = usize::try_from(room / batch_bytes).unwrap_or(usize::MAX);
         num_batches.min(MAX_IDLE_PLANNED_ROWS / num_rows).min(self.max_block_len).max(1)
     }
 
-    /// Gives up what can be given up for `bytes` of a part, or of a batch. Returns `None` if they may be taken, because nothing
-    /// is in the way but the room that is left free for the next batch, or a little of the consumer's batch.
+    /// Gives up what it can for `bytes` of a part or a batch. Returns `None` if they may be taken anyway, because only
+    /// the room reserved for the next batch is in the way, or a little of the consumer's batch.
     pub(super) fn make_room(&mut self, piece: PieceId, bytes: u64) -> Result<Option<Step>, TooLarge> {
         if self.block == 0
             && let Some(task) = self.compact_finished()
@@ -63,12 +64,12 @@ impl Scheduler {
         if too_large.needed_bytes <= limit.saturating_add(excess) {
             return Ok(None);
         }
-        // The consumer will come for more, with no more than the last of them.
+        // The consumer will come for more, and keep at most the last of them.
         if self.delivered_bytes > self.last_bytes {
             return Ok(Some(Step::Wait));
         }
         if self.block > 0 && self.max_block_len == 1 {
-            // The batch's rows, as they are decoded and as they are gathered, though not all of them are here yet.
+            // The batch's rows, both decoded and gathered, although not all of them have arrived.
             let of_batches = self.room_for_batch().saturating_mul(2).saturating_add(self.delivered_bytes);
             return Err(TooLarge { needed_bytes: too_large.needed_bytes.max(self.limit_for(of_batches)), ..too_large });
         }
@@ -76,7 +77,7 @@ impl Scheduler {
         Ok(Some(Step::Again))
     }
 
-    /// Drops everything that is planned, and plans it in blocks, or in shorter ones.
+    /// Drops everything planned, and plans it anew in blocks, or in shorter ones.
     fn plan_anew(&mut self) {
         if self.block == 0 {
             for batch in &self.batches {
@@ -113,8 +114,7 @@ impl Scheduler {
         self.block += 1;
     }
 
-    /// Notes of the parts that the order has left which of their rows are still to be gathered, and returns the first
-    /// task to keep only those.
+    /// Records which rows of passed parts are still to be gathered, and returns the first task to keep only those.
     fn compact_finished(&mut self) -> Option<Task> {
         let is_candidate = |r: &Resident| r.is_finished && matches!(r.stage, Stage::Ready(_, None));
         self.to_compact = self.residents.iter().filter(|(_, r)| is_candidate(r)).map(|(key, _)| *key).collect();

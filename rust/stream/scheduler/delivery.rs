@@ -1,4 +1,4 @@
-//! What the consumer takes, and where the delivery ends.
+//! What the consumer takes, and where delivery ends.
 
 use arrow_array::RecordBatch;
 
@@ -14,13 +14,13 @@ impl Scheduler {
         self.batches.front().is_some_and(|batch| matches!(batch.progress, Progress::Ready(..)))
     }
 
-    /// Returns whether so many batches are ready that more can wait: a thread that is woken for each costs the consumer
-    /// more than all else that it does for a batch.
+    /// Returns whether enough batches are ready for more to wait: waking a thread for each costs the consumer more than
+    /// everything else it does for a batch.
     pub(in crate::stream) fn is_well_ahead(&self) -> bool {
         self.num_ready > MAX_READY_BATCHES / 2
     }
 
-    /// Takes the next batches, of those that are ready; none if the next one is not.
+    /// Takes the next batches that are ready; none if the next one is not.
     pub(in crate::stream) fn deliver(&mut self, most: Most) -> Vec<(RecordBatch, BatchSlice)> {
         let (mut taken, mut taken_bytes) = (Vec::new(), 0);
         while taken.len() < most.batches
@@ -36,14 +36,14 @@ impl Scheduler {
         self.num_ready -= taken.len();
         self.ready_bytes -= taken_bytes;
         if !taken.is_empty() {
-            // The consumer gives up what it had before when it has this.
+            // On receiving this one, the consumer drops what it had before.
             self.budget.release(std::mem::replace(&mut self.delivered_bytes, taken_bytes));
         }
         taken
     }
 
-    /// Notes that the consumer comes for more than is there: of what it took it may still have the last batch, which is its
-    /// own once there is nothing more. Returns whether this leaves more room.
+    /// Records that the consumer wants more than is ready: it may still hold the last batch it took, which becomes its
+    /// own once there are no more. Returns whether this frees memory.
     pub(in crate::stream) fn asked(&mut self) -> bool {
         let left = if self.is_done() { 0 } else { self.last_bytes };
         let released = self.delivered_bytes.saturating_sub(left);
@@ -52,7 +52,7 @@ impl Scheduler {
         released > 0
     }
 
-    /// Gives up all that is held, of a stream that has ended.
+    /// Drops everything held, when a stream has ended.
     pub(in crate::stream) fn give_up(&mut self) {
         self.batches.clear();
         self.residents.clear();
@@ -62,7 +62,7 @@ impl Scheduler {
         self.budget.release(self.budget.used());
     }
 
-    /// Ends the delivery before batch `number`: it and those behind it are not wanted any more.
+    /// Ends delivery before batch `number`: it and later ones are no longer wanted.
     pub(super) fn end_before(&mut self, number: u64) {
         self.end = number;
         self.is_planned_to_end = true;

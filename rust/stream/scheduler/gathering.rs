@@ -1,4 +1,4 @@
-//! Which batches are gathered, and what they are counted as.
+//! Which batches are gathered, and how they are counted.
 
 use arrow_array::RecordBatch;
 
@@ -7,16 +7,17 @@ use super::{Scheduler, Step, index_of};
 use crate::plan::PieceId;
 use crate::reader::TooLarge;
 
-/// The part of the limit for batches that wait for the consumer.
+/// The fraction of the limit for batches that wait for the consumer.
 const READY_SHARE: u64 = 8;
 
-/// A batch that shows little of a part holds so much of the limit beside what it shows at most, or is copied.
+/// A view may keep at most this fraction of the limit alive beyond the rows it shows; otherwise they are copied, if
+/// there is room.
 const HIDDEN_SHARE: u64 = 8;
 
-/// Batches gathered ahead of the consumer at least, so that gathering overlaps with training.
+/// Minimum of batches gathered ahead of the consumer, so that gathering overlaps with training.
 pub(super) const MIN_READY_BATCHES: usize = 2;
 
-/// Batches gathered ahead of the consumer at most: more would only grow cold.
+/// Maximum of batches gathered ahead of the consumer: more would leave the caches.
 pub(super) const MAX_READY_BATCHES: usize = 8;
 
 impl Scheduler {
@@ -42,7 +43,7 @@ impl Scheduler {
         Ok(self.gather(index, bytes).map_or(Step::Wait, Step::Do))
     }
 
-    /// Estimates the memory that gathering a batch takes whose parts are there.
+    /// Estimates the memory needed to gather a batch whose parts are available.
     fn gathered_bytes(&self, batch: &PlannedBatch) -> u64 {
         let Progress::Planned { rows, .. } = &batch.progress else { return 0 };
         let Some(row_bytes) = self.finished_row_bytes else {
@@ -51,14 +52,15 @@ impl Scheduler {
         self.copied_bytes(batch).saturating_add(row_bytes.saturating_mul(rows.len() as u64))
     }
 
-    /// Returns whether a batch of `rows`, of which nothing is made, is part of what was decoded.
+    /// Returns whether a batch of `rows`, which is not transformed, is a slice of decoded rows.
     fn is_view(&self, batch: &PlannedBatch, rows: &PlannedRows) -> bool {
         let (PlannedRows::Runs(runs), [key]) = (rows, &*batch.pieces) else { return false };
         let is_as_decoded = |part: &Resident| matches!(&part.stage, Stage::Ready(held, None) if held.can_be_seen());
         runs.len() == 1 && self.residents.get(key).is_some_and(is_as_decoded) && self.may_be_view(batch)
     }
 
-    /// Returns whether a batch, if it is part of what was decoded, may hold all of that until the consumer is done with it.
+    /// Returns whether a batch that is a slice of decoded rows may keep all of them alive until the consumer is done
+    /// with it.
     fn may_be_view(&self, batch: &PlannedBatch) -> bool {
         let [key] = &*batch.pieces else { return false };
         let Some(Resident { stage: Stage::Ready(held, _), .. }) = self.residents.get(key) else { return false };
@@ -67,7 +69,7 @@ impl Scheduler {
         hidden <= self.budget.limit() / HIDDEN_SHARE || !self.budget.has_room(shown)
     }
 
-    /// Estimates the memory of the rows of a batch whose parts are there.
+    /// Estimates the memory of the rows of a batch whose parts are available.
     fn copied_bytes(&self, batch: &PlannedBatch) -> u64 {
         let of_part = |(key, &count): (&PieceKey, &u32)| {
             let Some(Resident { stage: Stage::Ready(source, _), .. }) = self.residents.get(key) else { return 0 };
@@ -87,7 +89,7 @@ impl Scheduler {
         let Progress::Planned { rows, .. } = std::mem::replace(&mut planned.progress, gathering) else { return None };
         self.budget.reserve(bytes);
         let mut sources = Vec::with_capacity(planned.pieces.len());
-        // Of each part its place among the sources, unless it is lost, and which rows it has left.
+        // For each part, its index among the sources, unless it is lost, and the rows that are left of it.
         let mut parts = Vec::with_capacity(planned.pieces.len());
         let mut is_as_planned = true;
         for key in &planned.pieces {
@@ -107,10 +109,10 @@ impl Scheduler {
         Some(Task::Gather { number, slice, sources, rows, may_be_view })
     }
 
-    /// Reports a gathered batch, and whether it is a view of a part; drops the pieces that nobody wants any more.
+    /// Reports a gathered batch, and whether it is a view of a part; drops the pieces that no batch needs any more.
     ///
-    /// A view is counted as what it shows, once its part may have been dropped, though it holds the part until the consumer is
-    /// done with it: of large parts [few batches are views](Self::may_be_view).
+    /// A view counts as the rows it shows once its part may have been dropped, although it keeps the part alive until
+    /// the consumer is done with it: of large parts, [few batches are views](Self::may_be_view).
     pub(in crate::stream) fn gathered(&mut self, number: u64, batch: RecordBatch, is_view: bool) {
         self.num_under_way -= 1;
         let index = index_of(number, self.num_delivered);
@@ -140,8 +142,8 @@ impl Scheduler {
     }
 }
 
-/// Returns those of `rows` that are not lost, in terms of what is left of each part: its place, and the rows that it kept,
-/// unless these are all.
+/// Returns the `rows` that are not lost, relative to what is left of each part: its index, and the rows that it kept,
+/// or `None` for all.
 fn left_of(rows: PlannedRows, parts: &[(Option<u32>, Option<&[u32]>)]) -> PlannedRows {
     let mut rows = rows.into_each();
     rows.retain_mut(|(place, row)| {

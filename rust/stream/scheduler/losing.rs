@@ -1,4 +1,4 @@
-//! What becomes of parts that cannot be read.
+//! Handles parts that cannot be read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use super::{Scheduler, index_of};
 use crate::error::Error;
 use crate::plan::{Hole, REPEAT_LANE};
 
-/// What is known of a part with damaged pages.
+/// What is known about a part with damaged pages.
 #[derive(Debug)]
 pub(in crate::stream) struct Salvaged {
     /// The kept rows of its span that cannot be decoded.
     pub(in crate::stream) damaged: Vec<Range<u32>>,
-    /// The others, and which rows of the part these are; `None` where there are none.
+    /// The other rows, and their numbers in the part; `None` if there are none.
     pub(in crate::stream) left: Option<(Held, Arc<[u32]>)>,
 }
 
 impl Scheduler {
-    /// Reports that a part cannot be fetched or decoded: its rows are left out of all batches that are not gathered yet, or
-    /// those alone that are damaged, where these are known. Of a damaged part of a block of which nothing is known, those of
-    /// the block alone: others were there, or may be when they are read.
+    /// Reports that a part cannot be fetched or decoded: its rows, or only the damaged ones if these are known, are
+    /// left out of all batches that are not gathered yet. If nothing is known about a damaged part of a block, only the
+    /// rows of that block are left out: others were read, or may be later.
     ///
     /// # Errors
     ///
-    /// As those of [`Holes::add`], for after the batches before the first that needs the part: the delivery ends there. What
-    /// only batches behind such an end need is no error.
+    /// As for [`Holes::add`], due after the batches before the first one that needs the part: delivery ends there. If
+    /// only batches after such an end need it, there is no error.
     pub(in crate::stream) fn lost(
         &mut self,
         key: PieceKey,
@@ -38,7 +38,7 @@ impl Scheduler {
     ) -> Result<(), Error> {
         let Some(resident) = self.residents.get(&key) else { return Ok(()) };
         let first_needed = resident.waiting.first().copied().unwrap_or(self.num_delivered);
-        // What does not come from a store is not asked for again and again.
+        // What does not come from a store is not requested again and again.
         let is_of_block = key.block > 0 && matches!(resident.stage, Stage::Decoding);
         let rows = match &salvaged {
             Some(salvaged) => salvaged.damaged.clone(),
@@ -58,7 +58,7 @@ impl Scheduler {
         added.inspect_err(|_| self.end_before(first_needed))
     }
 
-    /// Has no more be waited for of a part than what is left of it.
+    /// Makes batches wait only for what is left of a part.
     fn settle(&mut self, key: PieceKey, left: Option<(Held, Arc<[u32]>)>) {
         let Some(resident) = self.residents.get_mut(&key) else { return };
         self.num_under_way -= 1;
@@ -73,7 +73,7 @@ impl Scheduler {
         self.arrived(key, held.unwrap_or_default());
     }
 
-    /// Returns the kept rows of a part for which batches wait.
+    /// Returns the kept rows of a part that batches wait for.
     fn waited_for(&self, key: PieceKey, resident: &Resident) -> Vec<Range<u32>> {
         let mut due = Vec::new();
         for &number in &resident.waiting {

@@ -11,24 +11,25 @@ use super::gathering::MIN_READY_BATCHES;
 use crate::plan::{BatchSlice, PieceId, RowRef, RowRun};
 use crate::reader::{Part, TooLarge};
 
-/// Rows planned ahead at most, while there is something else to do.
+/// Maximum of rows planned ahead while there is something else to do.
 const MAX_PLANNED_ROWS: usize = 1 << 18;
 
-/// The part of the limit that they may take: they are planned whether there is room or not.
+/// The fraction of the limit that they may take: they are planned whether there is room or not.
 const MOST_PLANNED_SHARE: u64 = 8;
 
-/// Rows planned ahead at most, while there is nothing else to do, so that where rows are small, as many requests are under
-/// way as the store likes; and rows of a block, so that few blocks read the same parts.
+/// Maximum of rows planned ahead while there is nothing else to do, large enough for small rows to keep many requests
+/// in flight; also of rows in a block, so that few blocks read the same parts.
 pub(super) const MAX_IDLE_PLANNED_ROWS: usize = 1 << 22;
 
-/// The part of the limit for the rows that are planned then.
+/// The fraction of the limit for the rows that are planned then.
 const PLANNED_SHARE: u64 = 16;
 
-/// Parts with this part of a batch's rows are batches of their own, where these follow parts; smaller ones are copied together.
+/// If batches follow parts, parts with this fraction of a batch's rows become batches of their own; smaller ones are
+/// merged.
 const LARGE_SHARE: usize = 4;
 
 impl Scheduler {
-    /// Plans as many batches as there is a use for.
+    /// Plans as many batches as are useful.
     pub(super) fn plan_ahead(&mut self) -> Result<(), TooLarge> {
         if self.block == 0 {
             let max_planned = (self.max_planned_rows() / self.batch_rows()).max(MIN_READY_BATCHES + 1);
@@ -38,7 +39,7 @@ impl Scheduler {
         self.plan_block()
     }
 
-    /// Returns how many rows to plan ahead, where the window fits.
+    /// Returns how many rows to plan ahead if the window fits.
     fn max_planned_rows(&self) -> usize {
         let busy = self.max_busy_planned_rows();
         if !self.to_decode.is_empty() {
@@ -52,13 +53,13 @@ impl Scheduler {
         self.planned_rows_of(MOST_PLANNED_SHARE).min(MAX_PLANNED_ROWS)
     }
 
-    /// Returns how many planned rows a part of the limit holds.
+    /// Returns how many planned rows fit into a fraction of the limit.
     fn planned_rows_of(&self, share: u64) -> usize {
         let room = u128::from(self.budget.limit() / share) * self.batch_rows() as u128;
         usize::try_from(room / u128::from(self.planned_batch_bytes())).unwrap_or(usize::MAX)
     }
 
-    /// Returns the memory of the plan of a batch that has as many rows as others, of as many parts as the one before.
+    /// Returns the memory for planning a batch of the usual size, with as many parts as the previous one.
     pub(super) fn planned_batch_bytes(&self) -> u64 {
         planned_bytes(self.batch_rows(), self.num_batch_pieces)
     }
@@ -67,7 +68,7 @@ impl Scheduler {
         (self.share.batch_rows as usize).max(1)
     }
 
-    /// Plans one more batch; `false` at the end.
+    /// Plans one more batch; returns `false` at the end.
     pub(super) fn plan_batch(&mut self) -> Result<bool, TooLarge> {
         let number = self.num_delivered + self.batches.len() as u64;
         let Some(slice) = self.next_slice().filter(|_| number < self.end) else {
@@ -138,7 +139,7 @@ impl Scheduler {
         (len > 0).then(|| BatchSlice { first, step: 1, len, padding: None, next: first + len as u64 })
     }
 
-    /// Refuses a batch that exceeds the limit, as large as rows were so far, and as its own are by the footers.
+    /// Refuses a batch that exceeds the limit, both by the size of rows so far and by the footers for its own rows.
     fn check_size(&mut self, slice: &BatchSlice) -> Result<(), TooLarge> {
         let (limit, planned) = (self.budget.limit(), planned_bytes(slice.len, 0));
         let mut row_bytes = self.row_bytes.of(slice.len);
@@ -149,7 +150,7 @@ impl Scheduler {
         if is_too_large { Err(self.too_large_batch(slice, row_bytes)) } else { Ok(()) }
     }
 
-    /// Returns the bytes of the rows of a batch by the footers of their own parts.
+    /// Returns the bytes of a batch's rows, according to the footers of their own parts.
     fn expected_bytes(&mut self, slice: &BatchSlice) -> u64 {
         let mut refs = Vec::with_capacity(slice.len);
         self.walk.clone().visit(slice.first, slice.step, slice.len, &mut refs, &mut Vec::new());
@@ -167,7 +168,7 @@ impl Scheduler {
         self.row_bytes.corrected(bytes)
     }
 
-    /// Says of a batch that exceeds the limit what it needs; or of its first part, if not even that fits.
+    /// Returns the error for a batch that exceeds the limit, or for its first part if not even that fits.
     fn too_large_batch(&self, slice: &BatchSlice, row_bytes: u64) -> TooLarge {
         let piece = self.plan.locate(slice.first).map_or(PieceId { lane: 0, span: 0 }, |row| row.piece);
         let part_bytes = (self.cut)(piece).first().map_or(0, |part| part.cost.total());
@@ -183,11 +184,11 @@ impl Scheduler {
         self.residents.get(key).is_some_and(|resident| matches!(resident.stage, Stage::Ready(..)))
     }
 
-    /// Returns the rows of a slice, but for those that are missing.
+    /// Returns the rows of a slice, except for missing ones.
     fn visit(&mut self, slice: &BatchSlice, finished: &mut Vec<PieceId>) -> Vec<RowRef> {
         let mut refs = Vec::with_capacity(slice.len + 1);
         self.walk.visit(slice.first, slice.step, slice.len, &mut refs, finished);
-        // A repeated row comes in a piece of its own, wanted just this once.
+        // A repeated row comes in a piece of its own, needed only this once.
         let padding = slice.padding.and_then(|position| self.plan.repeat(position));
         refs.extend(padding);
         finished.extend(padding.map(|row| row.piece));
@@ -195,7 +196,8 @@ impl Scheduler {
         refs
     }
 
-    /// Returns the rows of a slice as runs, where they come in such: a single process reads all of the dataset in its order.
+    /// Returns the rows of a slice as runs, if they come in runs: when a single process reads the whole dataset in
+    /// order.
     fn visit_runs(&mut self, slice: &BatchSlice, finished: &mut Vec<PieceId>) -> Option<Vec<RowRun>> {
         let may_be = slice.step == 1 && slice.padding.is_none() && self.holes.is_empty() && !self.plan.is_drawn();
         if may_be { self.walk.visit_runs(slice.first, slice.len, finished) } else { None }
@@ -212,7 +214,7 @@ impl Scheduler {
             let first = wants.opened[index].first;
             let kept_row = |row| if is_drawn { plan.kept_row(piece.span, first + row) } else { first + row };
             let (place, of_part) = self.want_part(&mut wants, index, kept_row(row));
-            // In the order of the dataset the rows that follow are of the same part nearly always.
+            // In dataset order, the following rows are nearly always in the same part.
             let is_same = |next: &&RowRef| next.piece == piece && of_part.contains(&kept_row(next.row));
             let num_taken = 1 + others.iter().take_while(is_same).count();
             rows.extend(rest[..num_taken].iter().map(|taken| (place, kept_row(taken.row) - of_part.start)));
@@ -222,7 +224,7 @@ impl Scheduler {
         (wants.keys, PlannedRows::Each(rows))
     }
 
-    /// As [`want`](Self::want), for runs.
+    /// Like [`want`](Self::want), for runs.
     fn want_runs(&mut self, runs: Vec<RowRun>) -> (Vec<(PieceKey, u32)>, PlannedRows) {
         let mut wants = Wants::default();
         let mut of_parts = Vec::with_capacity(runs.len());
@@ -241,7 +243,7 @@ impl Scheduler {
         (wants.keys, PlannedRows::Runs(of_parts))
     }
 
-    /// Returns which of the opened pieces `piece` is.
+    /// Returns the index of `piece` among the opened pieces.
     fn open(&mut self, wants: &mut Wants, piece: PieceId) -> usize {
         let Wants { seen, opened, places, .. } = wants;
         *seen.entry(piece).or_insert_with(|| {
@@ -253,8 +255,8 @@ impl Scheduler {
         })
     }
 
-    /// Returns the place, among the parts that the batch needs, of the one that holds a kept row of an opened piece, and the
-    /// rows of that part. If nobody needed it before, it is queued.
+    /// Returns the index, among the parts that the batch needs, of the one that holds a kept row of an opened piece,
+    /// and the rows of that part. Queues the part if nothing needed it before.
     fn want_part(&mut self, wants: &mut Wants, index: usize, row: u32) -> (u32, Range<u32>) {
         let &Opened { piece, ref parts, first_place, .. } = &wants.opened[index];
         let part = if parts.len() == 1 { 0 } else { parts.partition_point(|part| part.kept.end <= row) };
@@ -275,14 +277,14 @@ impl Scheduler {
         (*place, parts[part].kept.clone())
     }
 
-    /// Notes which parts batch `number` needs, and how many rows of each.
+    /// Records which parts batch `number` needs, and how many rows of each.
     fn note_planned(&mut self, number: u64, wanted: &[(PieceKey, u32)]) {
         let is_drawn = self.plan.is_drawn();
         for (key, num_rows) in wanted {
             let Some(resident) = self.residents.get_mut(key) else { continue };
             resident.num_users += 1;
             resident.num_planned += num_rows;
-            // Unless rows are drawn each is delivered once, so nobody is to come when all are planned.
+            // Unless rows are drawn, each is delivered once, so a part is finished when all of its rows are planned.
             resident.is_finished |= !is_drawn && resident.num_planned >= resident.num_rows();
             if !matches!(resident.stage, Stage::Ready(..)) {
                 resident.waiting.push(number);
@@ -291,27 +293,27 @@ impl Scheduler {
     }
 }
 
-/// The place of a part that nobody has asked for.
+/// The index of a part that was not requested yet.
 const NO_PLACE: u32 = u32::MAX;
 
-/// What a batch wants, as far as it is known.
+/// What a batch needs, as far as it is known.
 #[derive(Default)]
 struct Wants {
-    /// Which of the opened pieces each is.
+    /// The index of each among the opened pieces.
     seen: FxHashMap<PieceId, usize>,
     opened: Vec<Opened>,
-    /// Of the parts of all opened pieces: its place among those of the batch.
+    /// For the parts of all opened pieces: the index among the batch's parts.
     places: Vec<u32>,
-    /// The parts, with the number of rows of each.
+    /// The parts, with the number of rows needed of each.
     keys: Vec<(PieceKey, u32)>,
 }
 
-/// A piece that a batch wants rows of.
+/// A piece with rows that a batch needs.
 struct Opened {
     piece: PieceId,
     parts: Arc<[Part]>,
-    /// That of its first part among the places of parts.
+    /// The index of its first part in `places`.
     first_place: usize,
-    /// The number of the piece's first row among its span's.
+    /// The number of the piece's first row within its span.
     first: u32,
 }

@@ -1,17 +1,17 @@
-//! How large decoded rows are.
+//! Estimates the size of decoded rows.
 
-/// Decoded bytes of a row, by the footers and as seen.
+/// Decoded bytes per row, according to the footers and as observed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowBytes {
     estimate: u64,
     seen_bytes: u64,
     seen_rows: u64,
-    /// Percent by which parts exceeded their estimates, lately.
+    /// Percentage by which parts recently exceeded their estimates.
     excess: u64,
 }
 
 impl RowBytes {
-    /// Starts from the bytes of a row by the footers.
+    /// Starts with the bytes per row according to the footers.
     pub(super) fn new(estimate: u64) -> Self {
         Self { estimate, seen_bytes: 0, seen_rows: 0, excess: 0 }
     }
@@ -27,16 +27,16 @@ impl RowBytes {
         u64::try_from(u128::from(bytes) * num_rows as u128 / u128::from(of)).unwrap_or(u64::MAX)
     }
 
-    /// Returns an estimate by the footer, corrected by what was seen of others.
+    /// Returns an estimate from the footer, corrected by what was observed for others.
     pub(super) fn corrected(&self, estimate: u64) -> u64 {
         estimate.saturating_add(estimate / 100 * self.excess)
     }
 
-    /// Notes the bytes of decoded rows, and what was expected of them.
+    /// Records the bytes of decoded rows, and their estimate.
     pub(super) fn note(&mut self, num_rows: usize, bytes: u64, expected: u64) {
         self.seen_bytes += bytes;
         self.seen_rows += num_rows as u64;
-        // What was expected was corrected already.
+        // The estimate had already been corrected.
         let uncorrected = (expected / (100 + self.excess)).max(1);
         let excess = (bytes / uncorrected).saturating_sub(100).min(10_000);
         self.excess = excess.max(self.excess * 7 / 8);

@@ -1,4 +1,4 @@
-//! A pure state machine of the pace: it is told what happened, and says who may go.
+//! A pure state machine for the pace: it is told what happened, and says which requests may go.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use tokio::time::Instant;
 use crate::source::recover::patience::LONGEST;
 use crate::source::recover::trouble::Kind;
 
-/// Times between a refusal and the next probe, at first and at last, to which up to a quarter is added.
+/// Times between a refusal and the next probe, initial and maximum, to which up to a quarter is added.
 pub(super) const FIRST_PROBE: Duration = Duration::from_millis(200);
 const LATER_PROBE: Duration = Duration::from_secs(1);
 
-/// Requests that follow an answered probe at first, and those beside each other when none is held back any more.
+/// Concurrent requests after an answered probe, and the number from which none are held back any more.
 const FIRST_FOLLOWERS: usize = 2;
 const ALL_FOLLOWERS: usize = 32;
 
-/// Beyond what was too many once, it takes so many answers of all followers until there is one more of them.
+/// Above a number that was once too many, this many responses from all followers allow one more.
 const SLOW_ROUNDS: usize = 4;
 
-/// Followers that are refused one after another, without an answer between them, before all wait.
+/// Consecutive refused followers, without a response in between, after which all wait.
 pub(super) const MOST_REFUSED: u32 = 3;
 
 /// Whether requests go, wait, or follow one another.
@@ -31,25 +31,25 @@ pub(super) enum Stage {
         is_probed: bool,
         ceiling: Option<usize>,
     },
-    /// Those that were refused and wait alone are under way.
+    /// Includes those that were refused and wait alone.
     Following {
         allowed: usize,
         num_under_way: usize,
         num_refused: u32,
-        /// So many were too many for a store that leaves requests without an answer, halved: beyond it they grow slowly.
+        /// Half of a number that was too many for a store that lets requests time out: above it, growth is slow.
         ceiling: Option<usize>,
-        /// Answers since one more was allowed beyond it.
+        /// Responses since the last increase above it.
         num_answered: usize,
     },
 }
 
-/// What a request is told that wants to go.
+/// The decision for a request that wants to go.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     Go(Role),
-    /// Not before then, or before something changes.
+    /// Wait until then, or until something changes.
     Wait(Option<Instant>),
-    /// After others, whose answers let it go.
+    /// Wait for a turn: responses to others allow it.
     Turn,
 }
 
@@ -78,7 +78,7 @@ impl Stage {
         }
     }
 
-    /// Takes in that a request of `role` was refused; returns whether it waits alone, and nobody goes in its place.
+    /// Records that a request of `role` was refused; returns whether it waits alone and keeps its slot.
     pub(super) fn refused(
         &mut self,
         role: Role,
@@ -95,7 +95,7 @@ impl Stage {
             Self::Held { pause, ceiling, .. } if role == Role::Probe => {
                 *self = hold((pause * 2).min(LATER_PROBE), ceiling);
             }
-            // It was under way when the others were refused.
+            // It was in flight when the others were refused.
             Self::Held { until, pause, is_probed, ceiling } => {
                 let asked = retry_after.map_or(until, |wait| until.max(now + wait.min(LONGEST)));
                 *self = Self::Held { until: asked, pause, is_probed, ceiling };
@@ -115,7 +115,7 @@ impl Stage {
         false
     }
 
-    /// Takes in that the store answered a request of `role`.
+    /// Records that the store answered a request of `role`.
     pub(super) fn answered(&mut self, role: Role) {
         match self {
             Self::Held { ceiling, .. } if role == Role::Probe => {
@@ -139,7 +139,7 @@ impl Stage {
         }
     }
 
-    /// Takes in that a request of `role` ended without an answer.
+    /// Records that a request of `role` ended without a response.
     pub(super) fn given_up(&mut self, role: Role, now: Instant) {
         match self {
             Self::Held { until, pause, is_probed, .. } if role == Role::Probe => {
@@ -166,7 +166,7 @@ mod tests {
         let (now, mut stage) = (Instant::now(), Stage::Open);
         assert_eq!(stage.decide(now), Decision::Go(Role::Free));
         stage.refused(Role::Free, Kind::Throttled, now, None, 0.0);
-        // Those that were under way are refused, too, or answered: neither changes anything.
+        // Requests already in flight are refused, too, or answered: neither changes anything.
         stage.refused(Role::Free, Kind::Throttled, now + 10 * MS, None, 0.0);
         stage.answered(Role::Free);
         assert_eq!(stage.decide(now), Decision::Wait(Some(now + FIRST_PROBE)));
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(stage.decide(now), Decision::Turn, "those that were refused keep their places");
         assert!(!stage.refused(Role::Follower, Kind::Throttled, now, None, 0.0));
         assert_eq!(stage.decide(now), Decision::Wait(Some(now + FIRST_PROBE)));
-        // The end of its wait changes nothing for the others then.
+        // The end of its wait then changes nothing for the others.
         stage.given_up(Role::Follower, now);
         assert_eq!(stage.decide(now), Decision::Wait(Some(now + FIRST_PROBE)));
     }
@@ -253,7 +253,7 @@ mod tests {
         (0..6).for_each(|_| stage.answered(Role::Follower));
         assert_eq!(allowed(&stage), 8, "nothing is known");
         assert!(!stage.refused(Role::Follower, Kind::Stalled, now, None, 0.0));
-        // A probe that is not answered forgets nothing.
+        // An unanswered probe forgets nothing.
         assert_eq!(stage.decide(now + LATER_PROBE), Decision::Go(Role::Probe));
         stage.refused(Role::Probe, Kind::Stalled, now, None, 0.0);
         probe(&mut stage);
@@ -266,8 +266,8 @@ mod tests {
         assert_eq!(after, [[3, 4].as_slice(), &[4; 15], &[5; 2]].concat());
     }
 
-    /// Returns how many of 64 requests at once, of 20 ms each, are answered in ten seconds by a store that refuses every
-    /// `refused`th; those that wait alone wait for 200 ms.
+    /// Returns how many of 64 concurrent requests, taking 20 ms each, are answered in ten seconds by a store that
+    /// refuses every `refused`th; those that wait alone wait for 200 ms.
     fn answered_in_ten_seconds(refused: u32) -> u32 {
         let (start, mut stage) = (Instant::now(), Stage::Open);
         let (mut num_asked, mut num_answered, mut num_waiting) = (0, 0, 64);

@@ -52,7 +52,7 @@ def _hub_of(store: SlowStore, repositories: dict[str, list[Path]], delay_seconds
     """Returns the tests' Hub, with its large files in the store."""
     sys.path.insert(0, str(ROOT / "tests" / "python"))
     tested = importlib.import_module("hub")
-    # What it knows of the Hub before are as many bytes, which each answer would be compared with.
+    # Bodies cached for an earlier Hub have the same size, so every lookup would have to compare all their bytes.
     tested.sha256_of.cache_clear()
     hub = tested.Hub()
     hub.latency = delay_seconds

@@ -211,7 +211,7 @@ def _table(loaders: dict[str, Loader], qualities: dict[str, dict[str, float]], l
 
 
 def _deviations(curve: Any, full: Any) -> Any:
-    """Returns how far the mean loss exceeds a full shuffle's, in deviations of the full shuffle's seeds, over the epoch."""
+    """Returns how far the mean loss exceeds a full shuffle's over the epoch, in deviations of the latter's seeds."""
     # Smoothed over neighbours, because the deviation of five seeds is itself uncertain.
     padded = np.pad(full.std(axis=0, ddof=1), SMOOTHED // 2, mode="edge")
     spread = np.convolve(padded, np.full(SMOOTHED, 1 / SMOOTHED), mode="valid")

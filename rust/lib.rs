@@ -55,7 +55,7 @@ pub use arrow_schema::SchemaRef;
 pub use crate::access::RowAccess;
 pub use crate::cast::Conversion;
 pub use crate::dataset::{
-    Audience, FileRequest, FilesRequest, Fragment, OpenRequest, Opening, RowGroupRef, Snapshot, SplitFiles,
+    Audience, FileRequest, FilesRequest, Fragment, OpenRequest, Opening, RowGroupRef, Snapshot, SplitFiles, plain_rows,
 };
 #[doc(hidden)]
 pub use crate::dataset::{Decoders, Trial};

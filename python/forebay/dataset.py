@@ -48,7 +48,7 @@ from forebay.replicas import share_of
 from forebay.selection import Selection
 from forebay.shaping import chosen
 from forebay.sql import Function, QueryResult, in_words_of, make_functions, make_parameters, make_tables
-from forebay.weights import make_weights, weighing
+from forebay.weights import make_weights, refuse_own_order, weighing
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -578,7 +578,9 @@ class Dataset:
                 stays the number of kept rows.
 
         Raises:
-            SettingError: a setting cannot work; when rows are needed: a weight is NULL, negative or not finite.
+            SettingError: a setting cannot work; `weights` for rows in an order of their own, by `ORDER BY` or `select`
+                of row numbers (as soon as the rows have been found): draw from `ds.select(ordered.selection())`; when
+                rows are needed: a weight is NULL, negative or not finite.
             QueryError: `weights` does not parse or type-check, or is not one value per row.
 
         Example:
@@ -597,6 +599,7 @@ class Dataset:
         )
         if weights is not None:
             weighing(self._native, weights)
+            refuse_own_order(self._native)
         return Dataset(self._native, options, self._format, self._num_passes)
 
     @familiar.explained(familiar.OF_MAP)
@@ -1112,8 +1115,12 @@ class Dataset:
     @property
     def _epoch_rows(self) -> int:
         """Rows of an epoch: the kept rows, or the number drawn from them."""
-        drawn = None if self._shuffle is None else self._shuffle.num_samples
-        return self.num_rows if drawn is None else drawn
+        num_rows = self.num_rows
+        if self._shuffle is None:
+            return num_rows
+        if self._shuffle.weights is not None:
+            refuse_own_order(self._native)
+        return self._shuffle.epoch_rows(num_rows)
 
     def _order(self) -> dict[str, int]:
         return self._make_reader(ReadOptions()).order()
@@ -1127,8 +1134,9 @@ class Dataset:
         is_drawn = shuffle is not None and shuffle.weights is not None
         num_rows = self._evaluate(read.memory_limit, reads_all=reads_all and not is_drawn)
         if shuffle is not None and is_drawn and self._weights is None:
+            refuse_own_order(self._native)
             self._weights = make_weights(self._native, shuffle, num_rows)
-        skippable = read.skippable(num_rows)
+        skippable = read.skippable(num_rows if shuffle is None else shuffle.epoch_rows(num_rows))
         return self._native.reader(settings, read.memory_limit, read.num_threads, skippable, self._weights)
 
     def __arrow_c_schema__(self) -> object:

@@ -55,7 +55,7 @@ class ReadOptions:
     on_error: OnError = "raise"
     """Whether rows that cannot be read end the stream or are left out."""
     max_skipped: int | float = DEFAULT_MAX_SKIPPED
-    """The most rows of an epoch that may be left out: a number, or a fraction below 1."""
+    """The most rows of an epoch that may be left out: a number, or a fraction of them below 1."""
 
     def __post_init__(self) -> None:
         keep_count(self, "memory_limit", least=LEAST_MEMORY_LIMIT)
@@ -74,7 +74,7 @@ class ReadOptions:
             keep_count(self, "num_threads", most=1024)
 
     def skippable(self, num_rows: int) -> int | None:
-        """Returns how many of `num_rows` may be left out; None if the first such row is an error."""
+        """Returns how many of the `num_rows` of an epoch may be left out; None if the first such row is an error."""
         if self.on_error == "raise":
             return None
         return int(num_rows * self.max_skipped) if isinstance(self.max_skipped, float) else self.max_skipped
@@ -120,6 +120,10 @@ class ShuffleOptions:
             keep_count(self, "num_samples", most=(1 << 32) - 1)
             if self.weights is None:
                 raise SettingError("num_samples: only an epoch that is drawn by `weights` has it; `take` takes rows")
+
+    def epoch_rows(self, num_rows: int) -> int:
+        """Returns the rows of an epoch of `num_rows` kept rows: these, or the number drawn from them."""
+        return num_rows if self.num_samples is None else self.num_samples
 
 
 StartMethod = Literal["spawn", "forkserver"]

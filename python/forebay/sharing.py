@@ -127,12 +127,14 @@ class Taker:
             self.close()
         if not self._is_there:
             return
-        parcel, file = self._outbox.pack(take_apart(value))
-        given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
-        self._num_under_way += 1
+        buffers = take_apart(value)
         try:
+            parcel, file = self._outbox.pack(buffers)
+            given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
+            self._num_under_way += 1
             self._channel.send(Message("task", parcel=parcel, about=about, given_up=given_up), file)
         except OSError:
+            # It is gone, or there is no memory or descriptor left to share.
             self.close()
 
     def close(self) -> None:
@@ -171,8 +173,10 @@ class Giver:
         assert message.parcel is not None, "a batch is in a block"  # noqa: S101
         self._inbox.forget(message.given_up)
         if file is not None:
-            self._inbox.add(message.parcel, file)
-            os.close(file)
+            try:
+                self._inbox.add(message.parcel, file)
+            finally:
+                os.close(file)
         value = self._inbox.open(message.parcel)
         with suppress(OSError):
             # If the reading rank is gone, the next wait for a batch notices.

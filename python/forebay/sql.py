@@ -239,9 +239,34 @@ def make_tables(tables: Mapping[str, Any] | None, load: Callable[[str], Dataset]
         except MemoryError:
             raise
         except Exception as error:  # its library may raise anything
-            raise SettingError(f"tables: `{name}` cannot be read as Arrow: {error}") from error
+            read = _through_pyarrow(table)
+            if read is None:
+                raise SettingError(
+                    f"tables: `{name}` cannot be read as Arrow: {error}; if that is about a type, cast the column, or "
+                    "pass a `pyarrow.Table`"
+                ) from error
+            return read
 
     return {name: make(name, table) for name, table in check_named("tables", tables, "tables").items()}
+
+
+def _through_pyarrow(table: Any) -> _lib.Table | None:
+    """Returns a table that the core refuses, such as one of Polars with a column of NULLs; None if pyarrow fails too.
+
+    Readers, which have no length, and streams are not tried: what is left of one would be taken for all of its rows.
+    """
+    from forebay.position import Position
+
+    if not hasattr(table, "__len__") or isinstance(table, Position):
+        return None
+    try:
+        import pyarrow as pa
+
+        return _lib.Table(pa.table(table))
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - its library may raise anything
+        return None
 
 
 def make_functions(functions: Mapping[str, Function] | None) -> list[_lib.Function]:

@@ -24,6 +24,15 @@ NUMBERS = re.compile(r"(U?Int|Float|Decimal)\d|Boolean|Null|Dictionary")
 """Beginnings of the types that weights may have; users must cast text that holds numbers."""
 
 
+def refuse_own_order(native: _lib.Dataset) -> None:
+    """Refuses rows in an order of their own, if they have been found: whether a query changes it shows only then."""
+    if native.has_own_order:
+        raise SettingError(
+            "weights: the rows have an order of their own, by `ORDER BY` or `select` of row numbers; draw from rows in "
+            "the dataset's order: leave `ORDER BY` out, or keep the same rows by `ds.select(ordered.selection())`"
+        )
+
+
 def weighing(native: _lib.Dataset, expression: str) -> _lib.Dataset:
     """Returns the weights of rows as a dataset with one column, float64.
 
@@ -65,7 +74,7 @@ def make_weights(native: _lib.Dataset, options: ShuffleOptions, num_rows: int) -
 
     if num_rows == 0:
         raise SettingError("weights: the dataset has no rows to draw from")
-    num_draws = num_rows if options.num_samples is None else options.num_samples
+    num_draws = options.epoch_rows(num_rows)
     if num_draws >= 1 << 32:
         raise SettingError(f"num_samples: expected at most {(1 << 32) - 1}, got {num_draws}, the number of rows")
     assert options.weights is not None, "asked for where there are weights"  # noqa: S101

@@ -255,6 +255,12 @@ impl PyDataset {
         self.dataset.known_selection().map(|selection| selection.num_rows())
     }
 
+    /// Whether the kept rows are known, and in another order than the dataset's.
+    #[getter]
+    fn has_own_order(&self) -> bool {
+        self.dataset.known_answer().is_some_and(|answer| answer.order().is_some())
+    }
+
     /// A batch without rows.
     fn empty_batch(&self) -> PyBatch {
         PyBatch::new(RecordBatch::new_empty(Arc::clone(self.dataset.schema())))

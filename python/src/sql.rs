@@ -43,8 +43,12 @@ impl PyTable {
             batch.columns().iter().try_for_each(check)?;
             Ok(batch)
         };
-        let batches = py.detach(|| reader.map(|batch| batch.and_then(checked)).collect::<Result<Vec<_>, _>>());
-        Ok(Self { schema, batches: batches.map_err(|error| PyValueError::new_err(error.to_string()))? })
+        let taken = py.detach(|| {
+            let batches = reader.map(|batch| batch.and_then(checked)).collect::<Result<Vec<_>, _>>()?;
+            forebay::plain_rows(&schema, batches)
+        });
+        let (schema, batches) = taken.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { schema, batches })
     }
 
     #[staticmethod]

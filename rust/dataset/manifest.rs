@@ -299,7 +299,7 @@ mod tests {
             (header(S3, &one(0, "x", 2), &train("[1]")), "object 1 is missing"),
             (header(S3, &one(0, "x", 2), &train("[0,0]")), "two splits"),
             (header(S3, &one(0, "x", 2), "[]"), "0 splits"),
-            (header(r#"[[{"S3":"https://key:secret@host"},{}]]"#, &one(0, "x", 2), &train("[0]")), "no store"),
+            (header(r#"[[{"S3":"https://key:secret@host"},{}]]"#, &one(0, "x", 2), &train("[0]")), "not a store"),
             ("[".to_owned(), "not understood"),
         ] {
             let refused = decode(&of_header(&json, b"ab")).unwrap_err();

@@ -39,3 +39,5 @@ pub(crate) use self::row_group::{Coded, ColumnReader, Decoded, RowGroupRead, Sto
 pub(crate) use self::schema::field_of;
 pub use self::snapshot::{Opening, RowGroupRef, Snapshot};
 pub use self::trial::Trial;
+pub use self::types::plain_rows;
+pub(crate) use self::types::plain_type;

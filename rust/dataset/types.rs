@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use arrow_array::{RecordBatch, RecordBatchOptions};
+use arrow_cast::can_cast_types;
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
-use arrow_schema::{DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
@@ -193,6 +195,35 @@ enum Told {
 fn readable(schema: &Schema, told: Told) -> Schema {
     let fields: Fields = schema.fields().iter().map(|field| readable_field(field, told)).collect();
     Schema::new_with_metadata(fields, schema.metadata().clone())
+}
+
+/// Returns the type that values from elsewhere than a file have in batches: the one that [`readable`] gives to those of
+/// files, if there is a cast to it.
+pub(crate) fn plain_type(data_type: &DataType) -> DataType {
+    let plain = readable_type(data_type, Told::ByArrow);
+    if plain != *data_type && can_cast_types(data_type, &plain) { plain } else { data_type.clone() }
+}
+
+/// Returns rows of other libraries with the types that batches have.
+///
+/// # Errors
+///
+/// If a column is too long for the offsets of its type.
+pub fn plain_rows(schema: &SchemaRef, batches: Vec<RecordBatch>) -> Result<(SchemaRef, Vec<RecordBatch>), ArrowError> {
+    let plain = |field: &FieldRef| field.as_ref().clone().with_data_type(plain_type(field.data_type()));
+    let fields: Vec<Field> = schema.fields().iter().map(plain).collect();
+    let plain = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
+    if plain == *schema {
+        return Ok((plain, batches));
+    }
+    let cast = |batch: RecordBatch| {
+        let columns = batch.columns().iter().zip(plain.fields());
+        let columns = columns.map(|(column, field)| arrow_cast::cast(column, field.data_type()));
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        RecordBatch::try_new_with_options(Arc::clone(&plain), columns.collect::<Result<_, _>>()?, &options)
+    };
+    let batches = batches.into_iter().map(cast).collect::<Result<_, _>>()?;
+    Ok((plain, batches))
 }
 
 fn readable_field(field: &FieldRef, told: Told) -> FieldRef {

@@ -47,11 +47,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_schema::{Field, FieldRef, Fields, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use datafusion::common::Column;
 pub use datafusion::common::ScalarValue;
 use datafusion::execution::session_state::SessionState;
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast};
 
 use self::carry::{Carried, carry, is_ordered, may_repeat_rows};
 pub(crate) use self::casts::function as cast_function;
@@ -64,6 +64,7 @@ pub use self::run::{QueryStream, Rows};
 use self::table::{DatasetTable, ROW};
 use self::trace::{trace, trace_expr};
 pub(crate) use self::vector::functions as vector_functions;
+use crate::dataset::plain_type;
 use crate::error::{Error, Result};
 use crate::features;
 use crate::metrics::{Metrics, Progress};
@@ -221,7 +222,8 @@ impl Dataset {
                 Some(expr) => self.origin_of(expr, &request.text)?,
                 None => {
                     let name = format!("attached_{}", attached.len());
-                    attached.push(Expr::Column(Column::new(qualifier.cloned(), field.name())).alias(name));
+                    let column = Expr::Column(Column::new(qualifier.cloned(), field.name()));
+                    attached.push(plain(column, field.data_type()).alias(name));
                     Origin::Attached(attached.len() - 1)
                 }
             };
@@ -267,7 +269,11 @@ impl Dataset {
         }
         // Some functions, `coalesce` among them, only run in their simplified form.
         let expr = plan::simple(expr, self.snapshot());
-        Ok(Origin::Computed(Arc::new(Computed::try_new(expr, self.snapshot(), text)?)))
+        let computed = Computed::try_new(expr, self.snapshot(), text)?;
+        let expr = plain(computed.expr().clone(), computed.data_type());
+        let is_plain = expr == *computed.expr();
+        let computed = if is_plain { computed } else { Computed::try_new(expr, self.snapshot(), text)? };
+        Ok(Origin::Computed(Arc::new(computed)))
     }
 
     /// Returns the field of a column: a stored one keeps its metadata from the file, and a previously computed one the
@@ -291,7 +297,10 @@ impl Dataset {
                     && self.origins().iter().zip(told.fields()).any(|(origin, field)| is_column(origin, field));
                 Arc::new(features::carrying(field.with_nullable(true), is_told.then_some(planned)))
             }
-            Origin::Attached(_) => Arc::new(planned.as_ref().clone().with_nullable(true)),
+            Origin::Attached(_) => {
+                let field = planned.as_ref().clone().with_data_type(plain_type(planned.data_type()));
+                Arc::new(field.with_nullable(true))
+            }
         }
     }
 
@@ -330,6 +339,12 @@ impl Dataset {
             }
         }
     }
+}
+
+/// Returns a column of this type as one of the type that columns of files would have.
+fn plain(column: Expr, data_type: &DataType) -> Expr {
+    let plain = plain_type(data_type);
+    if plain == *data_type { column } else { cast(column, plain) }
 }
 
 /// Returns the value of a parameter, the only one in `array`.

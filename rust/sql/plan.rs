@@ -45,6 +45,11 @@ use crate::selection::{floats, lists, literals, numbers, parser, sql};
 /// The name by which a query refers to its dataset.
 const SUBJECT: &str = "dataset";
 
+/// What to write instead of a condition that the engine cannot compute as a value.
+const NO_VALUES: &str = "`x IN (SELECT ...)` and `EXISTS` are supported only as conditions, after WHERE, HAVING or \
+                         QUALIFY; for a column, join the values: `SELECT d.*, s.k IS NOT NULL AS is_in FROM dataset d \
+                         LEFT JOIN (SELECT DISTINCT k FROM s) s ON s.k = d.x`";
+
 /// A planned query, and the session that runs it.
 #[derive(Debug)]
 pub(super) struct Planned {
@@ -72,6 +77,9 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         check_tables(&state, &statement, request)?;
         let plan = futures::executor::block_on(state.statement_to_plan(statement)).map_err(failed)?;
         bounds::check_plan(&plan).map_err(failed)?;
+        if has_conditions_as_values(&plan).map_err(failed)? {
+            return Err(refused(NO_VALUES.to_owned()));
+        }
         if let Some(name) = unreplaced(replacements, &plan).map_err(failed)? {
             return Err(refused(format!(
                 "`* REPLACE` finds no column `{name}`; write `*, ... AS {name}` for a new one"
@@ -86,6 +94,21 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         }
         finish(plan, state, names.comment()).map_err(failed)
     })
+}
+
+/// Returns whether `x IN (SELECT ...)` or `EXISTS` is used as a value, which the engine plans but cannot run.
+fn has_conditions_as_values(plan: &LogicalPlan) -> PlanResult<bool> {
+    let mut is_found = false;
+    plan.apply_with_subqueries(|node| {
+        if !matches!(node, LogicalPlan::Filter(_)) {
+            node.apply_expressions(|expr| {
+                is_found |= expr.exists(|part| Ok(matches!(part, Expr::InSubquery(_) | Expr::Exists(_))))?;
+                Ok(TreeNodeRecursion::Continue)
+            })?;
+        }
+        Ok(if is_found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(is_found)
 }
 
 /// Plans a filter over the columns of `dataset`.

@@ -244,11 +244,15 @@ impl<'a> Taken<'a> {
         &self,
         schema: &SchemaRef,
         room: impl Fn(usize) -> Option<&'r Room>,
+        keeps_values: bool,
     ) -> Result<RecordBatch, ArrowError> {
+        if self.rows.is_empty() {
+            return Ok(RecordBatch::new_empty(Arc::clone(schema)));
+        }
         let runs = if self.has_arranged { Runs::of(&self.rows, self.shelves.len()) } else { None };
         gather_columns(schema, self.rows.len(), |column| {
             let arrays: Vec<&ArrayData> = self.shelves.iter().map(|shelf| &shelf.columns[column]).collect();
-            let rows = Rows { runs: runs.as_ref(), room: room(column), ..Rows::new(&self.rows) };
+            let rows = Rows { each: &self.rows, runs: runs.as_ref(), room: room(column), keeps_values };
             gather_as(schema.field(column).data_type(), &arrays, rows)
         })
     }
@@ -265,26 +269,25 @@ impl<'a> Taken<'a> {
 }
 
 /// Returns `rows` of `sources` as one batch of `schema`, and marks them as having left.
-///
-/// # Errors
-///
-/// As for [`gather`](super::gather::gather).
+#[cfg(test)]
 pub(super) fn gather(schema: &SchemaRef, sources: &[Held], rows: &[SourceRow]) -> Result<RecordBatch, ArrowError> {
     gather_into(schema, sources, rows, |_| None)
 }
 
-/// Like [`gather`], with the numbers of each column in its room, as far as they fit.
+/// Returns `rows` of `sources` as one batch of `schema`, with the numbers of each column in its room, as far as they fit,
+/// and marks them as having left.
+///
+/// # Errors
+///
+/// As for [`gather`](super::gather::gather).
 pub(super) fn gather_into<'r>(
     schema: &SchemaRef,
     sources: &[Held],
     rows: &[SourceRow],
     room: impl Fn(usize) -> Option<&'r Room>,
 ) -> Result<RecordBatch, ArrowError> {
-    if rows.is_empty() {
-        return Ok(RecordBatch::new_empty(Arc::clone(schema)));
-    }
     let taken = Taken::new(sources, rows)?;
-    let batch = taken.gather(schema, room)?;
+    let batch = taken.gather(schema, room, false)?;
     taken.leave();
     Ok(batch)
 }
@@ -301,15 +304,20 @@ pub(super) fn view(schema: &SchemaRef, source: &Held, rows: Range<u32>) -> Optio
     RecordBatch::try_new_with_options(Arc::clone(schema), columns.collect(), &options).ok()
 }
 
-/// Returns the rows `keep`, in this order.
+/// Returns the rows `keep`, in this order. Dictionaries keep all their values: of the tables of several parts, only whole
+/// ones tell the order of ordered categories.
 ///
 /// # Errors
 ///
-/// As for [`gather`].
+/// As for [`gather_into`].
 pub(super) fn compact(schema: &SchemaRef, held: Held, keep: &[u32]) -> Result<Held, ArrowError> {
     let rows: Vec<SourceRow> = keep.iter().map(|&row| (0, row)).collect();
     let stored_as = held.schema(schema);
-    gather(&stored_as, &[held], &rows).map(|batch| Held::new(schema, batch))
+    let sources = [held];
+    let taken = Taken::new(&sources, &rows)?;
+    let batch = taken.gather(&stored_as, |_| None, true)?;
+    taken.leave();
+    Ok(Held::new(schema, batch))
 }
 
 #[cfg(test)]

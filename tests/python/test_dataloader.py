@@ -335,3 +335,13 @@ def test_examples_run_on_several_ranks(name: str, corpus: Path, tmp_path: Path) 
     """
     told = torchrun(code, 2, tmp_path, EXAMPLES / name, corpus)
     assert told == ["the same rows in the same order"] * 2
+
+
+def test_functions_that_import_torch_themselves_know_of_their_worker_from_the_first_batch_on(rows: fb.Dataset) -> None:
+    def collate(_: list[Any]) -> int | None:
+        from torch.utils.data import get_worker_info
+
+        info = get_worker_info()
+        return None if info is None else info.id
+
+    assert set(fb.DataLoader(rows, 32, collate_fn=collate, num_workers=2)) == {0, 1}

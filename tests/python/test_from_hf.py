@@ -213,14 +213,18 @@ def test_columns_that_datasets_refuses_are_refused(paths: list[str], columns: An
 def test_files_in_files_are_refused() -> None:
     with pytest.raises(fb.SettingError, match="lies in another file"):
         _uri("zip://rows.parquet::https://example.org/rows.zip")
-    assert _uri("gcs://bucket/rows.parquet") == "gs://bucket/rows.parquet"
-    assert _uri("s3://bucket/rows.parquet") == "s3://bucket/rows.parquet"
+
+
+def test_schemes_of_fsspec_are_those_of_our_stores() -> None:
+    for theirs, ours in (("gcs", "gs"), ("abfs", "az"), ("s3a", "s3"), ("s3", "s3"), ("gs", "gs"), ("https", "https")):
+        assert _uri(f"{theirs}://bucket/d/rows.parquet") == f"{ours}://bucket/d/rows.parquet"
 
 
 def test_options_of_fsspec_are_translated_or_refused() -> None:
     given = {"key": "a", "secret": "b", "client_kwargs": {"endpoint_url": "http://localhost"}, "token": None}
     expected = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_endpoint": "http://localhost"}
     assert _store_options(given) == _store_options({"s3": given}) == expected
+    assert _store_options({"anon": True, "token": "t"}) == {"aws_skip_signature": "True", "aws_session_token": "t"}
     with pytest.raises(fb.SettingError, match="does not know requester_pays of `fsspec`"):
         _store_options({"key": "a", "requester_pays": True})
 
@@ -379,6 +383,8 @@ def test_lists_that_pyarrow_rounds_to_the_type_of_each_file_are_refused(
             pa.table({"x": array, "s": pa.StructArray.from_arrays([array], ["x"])}), tmp_path / f"{number}.parquet"
         )
     files = [str(tmp_path / f"{number}.parquet") for number in (0, 1)]
+    with pytest.raises(fb.SettingError, match=r"(?s)files have column `x` in several types.*load it without"):
+        fb.from_hf(streamed(files, filters=[("x", "in", [value, value])]))
     for column in (F("x"), F("s", "x")):
         with pytest.raises(fb.SettingError, match=r"(?s)files have column `[xs]` in several types.*load it without"):
             fb.from_hf(streamed(files, filters=column.isin([value, value])))
@@ -428,3 +434,19 @@ def test_files_that_are_gone_are_named(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").unlink()
     with pytest.raises(fb.NotFoundError, match="rows.parquet"):
         fb.from_hf(theirs)
+
+
+def test_options_of_the_call_are_over_those_of_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    theirs = streamed(str(tmp_path / "a.parquet"))
+    builder = theirs._ex_iterable.generate_tables_fn.__self__
+    builder.storage_options = {"key": "of the dataset", "secret": "s"}
+    seen = {}
+
+    def load(*_: Any, storage_options: Any, **__: Any) -> Any:
+        seen.update(storage_options)
+        return fb.load_dataset(tmp_path, split="train")
+
+    monkeypatch.setattr("forebay.hf.taken.load_dataset", load)
+    fb.from_hf(theirs, storage_options={"aws_access_key_id": "of the call"})
+    assert seen == {"aws_access_key_id": "of the call", "aws_secret_access_key": "s"}

@@ -260,3 +260,11 @@ def test_that_nobody_is_meant_is_pickled(served: Hub, tmp_path: Path, monkeypatc
     with fb.hf.enable():
         ours = datasets.load_dataset("org/public", split="train", streaming=True, token=False)
     assert pickle.loads(pickle.dumps(ours))._token_per_repo_id == {"org/public": False}
+
+
+def test_files_whose_types_do_not_go_together_are_left_to_datasets(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": ["3", "4"]}), tmp_path / "b.parquet")
+    with fb.hf.enable(), pytest.warns(fb.PerformanceWarning, match="reads these files without Forebay: .*`id`"):
+        ds = load(tmp_path)
+    assert list(ds.take(2)) == list(load(tmp_path).take(2))

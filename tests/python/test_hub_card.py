@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -839,3 +840,84 @@ def test_parquet_in_a_folder_is_what_datasets_reads_there(hub, tmp_path):
     assert len(fb.load_dataset("parquet", data_dir="hf://datasets/org/folder/data", split="train")) == 2
     with pytest.raises(fb.NotFoundError, match="data_dir: no such folder: `nowhere`"):
         fb.load_dataset("parquet", data_dir="nowhere")
+
+
+VARIABLES = (
+    *("HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"),
+    *("HF_HOME", "HF_TOKEN", "HF_ENDPOINT"),
+)
+
+
+@pytest.fixture
+def unset(hub, monkeypatch) -> None:  # noqa: ARG001 - it has set some
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("unset")
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"XDG_CACHE_HOME": "/x"}, "/x/huggingface/hub"),
+        ({"XDG_CACHE_HOME": "/x", "HF_HOME": "/h"}, "/h/hub"),
+        ({"HF_HOME": "/h", "HUGGINGFACE_HUB_CACHE": "/old"}, "/old"),
+        ({"HUGGINGFACE_HUB_CACHE": "/old", "HF_HUB_CACHE": "/new"}, "/new"),
+        ({"HF_HUB_CACHE": "~/mine"}, "~/mine"),
+        ({}, "~/.cache/huggingface/hub"),
+    ],
+    ids=str,
+)
+def test_downloads_are_looked_for_where_hugging_face_puts_them(monkeypatch, variables, folder):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert current(False).cache == Path(folder).expanduser()
+
+
+@pytest.mark.usefixtures("unset")
+@pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"])
+@pytest.mark.parametrize(
+    ("value", "is_offline"),
+    [("1", True), ("true", True), ("Yes", True), ("ON", True), ("0", False), ("", False), ("off", False)],
+)
+def test_every_word_that_says_offline_is_heeded(monkeypatch, name, value, is_offline):
+    monkeypatch.setenv(name, value)
+    assert current(False).is_offline is is_offline
+
+
+@pytest.mark.usefixtures("unset")
+def test_a_token_of_an_old_variable_is_taken_below_that_of_the_new_one(monkeypatch):
+    monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", "hf_old")
+    assert current(None).token == "hf_old"
+    monkeypatch.setenv("HF_TOKEN", "hf_new")
+    assert current(None).token == "hf_new"
+    assert current(" hf_given\n").token == "hf_given"
+    assert current(" ").token is None
+
+
+@pytest.mark.parametrize("said", ["{", "[]", '{"files": 3}', '{"files": {"x": 3}}', "{}"])
+def test_a_damaged_list_of_a_copy_is_named(hub, tmp_path, monkeypatch, said):
+    hub.create("org/data", {"train.parquet": ids_file(0, 9)})
+    hub_library = pytest.importorskip("huggingface_hub")
+    hub_library.snapshot_download("org/data", repo_type="dataset", cache_dir=tmp_path / "hub")
+    (tree,) = (tmp_path / "hub").glob("datasets--org--data/trees/*.json")
+    tree.write_text(said)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(fb.DataError, match="trees/.*is damaged: .*remove it"):
+        fb.load_dataset("org/data", split="train")
+
+
+def test_uris_without_a_revision_are_of_the_main_branch_alone(hub):
+    repo = hub.create("org/tagged", {"train.parquet": ids_file(0, 5)})
+    repo.commit({"train.parquet": ids_file(0, 9)}, ref="refs/tags/v1")
+    uri = "hf://datasets/org/tagged/*.parquet"
+    assert len(fb.load_dataset("org/tagged", split="train", data_files=uri)) == 5
+    with pytest.raises(fb.SettingError, match=r"`hf://.*` is not in `datasets/org/tagged@"):
+        fb.load_dataset("org/tagged", split="train", data_files=uri, revision="v1")
+
+
+def test_what_stands_behind_a_revision_with_strokes_is_a_path(hub):
+    repo = hub.create("org/pulled", {"a.parquet": ids_file(0, 5)})
+    repo.commit({"a.parquet": ids_file(0, 2), "d/b.parquet": ids_file(2, 9)}, ref="refs/pr/3")
+    for revision in ("refs/pr/3", "refs%2Fpr%2F3"):
+        for path in ("d/b.parquet", "d", "d/*"):
+            assert len(fb.load_dataset(f"hf://datasets/org/pulled@{revision}/{path}", split="train")) == 7

@@ -21,7 +21,7 @@ from servers import Tunnel
 
 import forebay as fb
 from forebay.hub import repository
-from forebay.hub.client import PATIENCE
+from forebay.hub.client import PATIENCE, _origin
 from forebay.hub.settings import current
 
 NUM_ROWS = 3000
@@ -781,3 +781,65 @@ def test_who_has_another_token_reads_by_that_one(hub, monkeypatch):
     hub.expire_urls()
     with pytest.raises(fb.NotFoundError):
         ids(pickle.loads(payload))
+
+
+def test_an_endpoint_may_end_with_a_stroke(hub, monkeypatch):
+    hub.create("org/private", {"train.parquet": ids_file(0, 9)}, private=True)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("HF_ENDPOINT", f"{hub.url}/")
+    url = f"{hub.url}/datasets/org/private/resolve/main/train.parquet"
+    for path in ("org/private", url):
+        assert len(fb.load_dataset(path, split="train")) == 9
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_what_may_be_otherwise_a_moment_later_is_asked_again(hub, status):
+    hub.fail("api", 1, status=status)
+    with pytest.warns(fb.StoreWarning, match=f"refuses or fails .{status}"):
+        assert len(open_train()) == NUM_ROWS
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_every_kind_of_redirect_is_followed(hub, status):
+    hub.create("org/private", {"train.parquet": ids_file(0, 9)}, private=True)
+    fb.load_dataset("org/private", split="train", token=TOKEN)
+    (there,) = (request.path for request in hub.log if request.kind == "api")
+    hub.fail("api", 1, status=status, headers={"Location": f"{there}&moved"})
+    assert len(fb.load_dataset("org/private", split="train", token=TOKEN)) == 9
+    assert hub.count("api", "&moved") == 1
+
+
+def test_redirects_without_an_end_are_an_error(hub):
+    open_train()
+    (there,) = (request.path for request in hub.log if request.kind == "api")
+    hub.fail("api", 1000, status=307, headers={"Location": there})
+    with pytest.raises(fb.StoreError, match=r"the Hub redirects `http.*` endlessly"):
+        open_train()
+    assert hub.count("api") < 20
+
+
+def test_origins_are_the_same_with_the_port_that_is_meant():
+    assert _origin("https://hub.test/x") == _origin("https://hub.test:443/y")
+    assert _origin("http://hub.test") == _origin("http://hub.test:80")
+    others = {
+        _origin(url)
+        for url in (
+            "http://hub.test",
+            "https://hub.test",
+            "https://hub.test:8443",
+            "https://other.test",
+            "https://hub.test:80",
+            "http://hub.test:443",
+        )
+    }
+    assert len(others) == 6, "none of these gets the token of another"
+
+
+@pytest.mark.parametrize("name", ["size", "path", "type"])
+def test_a_list_with_what_is_no_file_is_an_error(hub, name):
+    hub.create_bucket("org/bucket", {"x.parquet": ids_file(0, 7)})
+    entry = {"type": "file", "path": "x.parquet", "size": 5, "xetHash": "0"}
+    del entry[name]
+    hub.fail("api", 1, where="tree", status=200, body=json.dumps([entry]).encode())
+    with pytest.raises(fb.StoreError, match="`org/bucket`: the Hub lists a file that is not understood"):
+        fb.load_dataset("hf://buckets/org/bucket", split="train")

@@ -490,3 +490,28 @@ def test_iterations_of_one_stream_tell_of_themselves(rows: fb.Dataset) -> None:
     assert stream.stats()["batches"] == 2, "the one that was left tells nothing any more"
     two.close()
     assert stream.stats()["batches"] == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"on_error": "skip"},
+            "on_error: functions rely on the positions of rows, so none may be left out; use 'raise'",
+        ),
+        (
+            {"decode": {"image": fb.Image(size=8, on_error="skip")}},
+            "on_error: functions rely on the positions of rows, so none may be left out; use 'raise'",
+        ),
+        ({"pack": fb.Pack(length=8, columns=["tokens"])}, "pack: functions run on rows, of which packed batches have"),
+    ],
+    ids=["rows", "images", "pack"],
+)
+def test_what_leaves_no_rows_in_their_places_is_refused_before_functions(
+    rows: fb.Dataset, settings: dict[str, Any], words: str
+) -> None:
+    ds = rows.sql("SELECT id, [id, id] AS tokens, CAST(label AS BYTEA) AS image FROM dataset")
+    mapped = ds.map(functions.unchanged, batched=True)
+    with pytest.raises(fb.SettingError) as raised:
+        mapped.to_torch(8, **settings)
+    assert str(raised.value).startswith(words)

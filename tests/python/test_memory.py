@@ -270,6 +270,38 @@ def test_a_window_that_does_not_fit_is_read_again_in_the_same_order(row_groups):
     assert of_tight["peak_memory_bytes"] <= 24 * MIB * 1.02
 
 
+def test_ordered_categories_keep_their_order_in_little_memory(tmp_path):
+    num_rows, grades = 4000, [f"g{number:02}" for number in range(26)]
+    rng = np.random.default_rng(0)
+    grade = pa.DictionaryArray.from_arrays(
+        pa.array(rng.integers(0, len(grades), num_rows), pa.int32()), pa.array(grades), ordered=True
+    )
+    tokens = pa.FixedSizeListArray.from_arrays(pa.array(rng.integers(0, 1 << 31, num_rows * 256)), 256)
+    table = pa.table({"id": range(num_rows), "grade": grade, "tokens": tokens})
+    settings = {"row_group_size": 250, "write_page_index": True, "data_page_size": 20_000, "write_batch_size": 10}
+    pq.write_table(table, tmp_path / "x.parquet", **settings)
+    stream = (
+        fb.load_dataset(tmp_path, split="train").shuffle(1, shuffle_bytes=MIB).batches(200, memory_limit=5 * MIB // 2)
+    )
+    for batch in map(pa.record_batch, stream):
+        values = batch["grade"].dictionary.to_pylist()
+        assert batch.schema.field("grade").type.ordered
+        assert values == sorted(values)
+        assert batch["grade"].to_pylist() == table["grade"].take(batch["id"]).to_pylist()
+
+
+def test_a_batch_of_many_parts_that_does_not_fit_is_told_to_be_smaller(tmp_path):
+    num_rows = 16_000
+    offsets, tokens = np.arange(num_rows + 1) * 1024, np.random.default_rng(0).integers(0, 50_000, num_rows * 1024)
+    table = pa.table({"tokens": pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(tokens))})
+    settings = {"write_page_index": True, "data_page_size": 64 << 10, "write_batch_size": 8, "use_dictionary": False}
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=2000, **settings)
+    shuffled = fb.load_dataset(tmp_path, split="train").shuffle(1, shuffle_bytes=16 * MIB)
+    for batch_size in (3000, 3400, 3800, 4500):
+        with pytest.raises(fb.MemoryLimitError, match=rf"a batch of {batch_size} rows needs .* smaller batch_size"):
+            list(shuffled.batches(batch_size, memory_limit=32 * MIB))
+
+
 def test_windows_that_fit_but_for_their_row_groups_are_not_told_to_be_smaller_than_they_are(tmp_path):
     num_rows = 20_000
     tokens = pa.array(np.random.default_rng(0).integers(0, 1000, num_rows * 64).astype(np.int32))
@@ -282,6 +314,7 @@ def test_windows_that_fit_but_for_their_row_groups_are_not_told_to_be_smaller_th
     (again,) = [message for warning in said if "again and again" in (message := str(warning.message))]
     assert "takes more than memory_limit (2 MiB) once it is decoded" in again
     assert "smaller row groups" in again
+    assert "page index" in again
     assert "shuffle_bytes to" not in again
 
 

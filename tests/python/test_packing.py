@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -355,8 +356,6 @@ def test_what_cannot_be_packed_is_refused(documents: fb.Dataset, tmp_path: Path)
         stream_of(documents, fb.Pack(length=64, columns=["input_ids"], values={"input_ids": 0.5}))
     with pytest.raises(fb.SettingError, match="leave `padding`"):
         stream_of(documents, fb.Pack(length=64, columns=["input_ids"]), padding=True)
-    with pytest.raises(fb.SettingError, match="position_ids"):
-        stream_of(documents.rename_column("labels", "position_ids"), fb.Pack(length=8, columns=["position_ids"]))
     with pytest.raises(fb.SettingError, match="32 bits"):
         stream_of(documents, fb.Pack(length=1 << 20, columns=["input_ids"]), 1 << 12)
     with pytest.raises(fb.MemoryLimitError, match="of 1000000000 tokens takes up to 16000000000"):
@@ -422,3 +421,66 @@ def test_the_length_needs_no_name() -> None:
     assert fb.Pack(64, mode="best_fit") == fb.Pack(length=64, mode="best_fit")
     with pytest.raises(TypeError):
         fb.Pack(64, "best_fit")
+
+
+def test_the_state_of_another_rank_is_refused(documents: fb.Dataset) -> None:
+    pack = fb.Pack(length=64, columns=["input_ids"])
+    state = stream_of(documents, pack, rank=0, world_size=2).state_dict()
+    with pytest.raises(fb.StateError, match="rank: expected `1`, got `0`"):
+        stream_of(documents, pack, rank=1, world_size=2).load_state_dict(state)
+
+
+def test_documents_that_are_large_are_packed_with_little_memory(tmp_path: Path) -> None:
+    lengths = [20_000] * 300
+    table = pa.table(
+        {"input_ids": pa.array([np.full(n, i, np.int32) for i, n in enumerate(lengths)], pa.list_(pa.int32()))}
+    )
+    write_fragments(tmp_path, table, row_group_rows=20)
+    ds = fb.load_dataset(tmp_path, split="train")
+    stream = stream_of(ds, fb.Pack(length=4096), 4, memory_limit=16 << 20)
+    assert sum(batch["input_ids"].numel() for batch in stream) >= 300 * 20_000
+    assert stream.stats()["tokens_packed"] == 300 * 20_000
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["position_ids", "cu_seqlens", "max_seqlen", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"],
+)
+def test_a_column_that_is_called_as_what_packing_makes_is_refused(documents: fb.Dataset, name: str) -> None:
+    with pytest.raises(fb.SettingError, match=f"columns: packed batches have a `{name}` of their own; rename"):
+        stream_of(documents.rename_column("labels", name), fb.Pack(length=8, columns=["input_ids", name]))
+
+
+def test_labels_are_not_made_of_labels(documents: fb.Dataset) -> None:
+    with pytest.raises(fb.SettingError, match="columns: packed batches have a `labels` of their own; rename"):
+        stream_of(documents, fb.Pack(length=8, columns=["labels"], labels=True))
+
+
+def test_the_window_is_nothing_to_documents_that_are_cut(documents: fb.Dataset) -> None:
+    stream = stream_of(documents, fb.Pack(length=64, columns=["input_ids"]))
+    whole = rows_of(stream)
+    rest = iter(stream)
+    before = rows_of(islice(rest, 5))
+    later = stream_of(documents, fb.Pack(length=64, columns=["input_ids"], window=7))
+    later.load_state_dict(stream.state_dict())
+    assert before + rows_of(later) == whole
+
+
+def test_a_state_behind_the_last_full_batch_gives_way_to_the_epoch_that_was_set(tmp_path: Path) -> None:
+    # What is left of the second document fills no batch.
+    write_fragments(tmp_path, pa.table({"input_ids": [tokens_of(0, 50), tokens_of(1, 920)]}))
+    pack = fb.Pack(length=100)
+    dataset = fb.load_dataset(tmp_path, split="train")
+    stream = stream_of(dataset, pack, drop_last=True)
+    whole = rows_of(stream)
+    assert len(whole) == 9
+    state = json.loads(json.dumps(stream.state_dict()))
+    assert state["position"] == 1
+    later = stream_of(dataset, pack, drop_last=True)
+    later.set_epoch(1)
+    later.load_state_dict(state)
+    assert rows_of(later) == whole
+    assert later.epoch == 1
+    # Without such an epoch there is nothing more of this one.
+    later.load_state_dict(state)
+    assert rows_of(later) == []

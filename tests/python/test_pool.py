@@ -25,7 +25,7 @@ import psutil
 import pyarrow as pa
 import pytest
 import torch
-from programs import MODULES, run_python, run_to_its_end
+from programs import MODULES, run_python, run_to_its_end, shared_blocks
 from rows import write_uneven
 
 import forebay as fb
@@ -37,6 +37,7 @@ from forebay.pool.memory import Inbox, Outbox
 from forebay.pool.ordered import Done, Ordered
 from forebay.pool.pickling import take_apart
 from forebay.pool.processes import Worker
+from forebay.pool.sending import _names_in
 from forebay.stages import Item, Pass
 from forebay.transforms import Rows
 
@@ -791,12 +792,16 @@ def test_tensors_of_every_type_and_size_arrive(dtype: torch.dtype, num_bytes: in
     assert parameter.requires_grad
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def resources() -> tuple[int, int, int, int]:
     """Processes, descriptors, mapped blocks, and what is mapped that has a name in shared memory."""
     gc.collect()
     found = [Path(f"/proc/{pid}/maps").read_text() for pid in (os.getpid(), *(child.pid for child in children()))]
     num_named = sum(maps.count("/dev/shm") for maps in found)
-    return len(children()), len(list(Path("/proc/self/fd").iterdir())), found[0].count("memfd:"), num_named
+    return len(children()), descriptors(), found[0].count("memfd:"), num_named
 
 
 def test_two_hundred_epochs_leave_nothing_behind(rows: fb.Dataset) -> None:
@@ -1237,3 +1242,344 @@ def test_a_process_that_may_start_no_other_is_told(rows: fb.Dataset, monkeypatch
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
     with pytest.raises(fb.SettingError, match="map: this process is a daemon of `multiprocessing`"):
         next(iter(rows.map(functions.doubled, batched=True, num_proc=1).batches(32)))
+
+
+def test_an_end_that_waits_takes_whole_messages_only() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    message = Message("task", 1, about=bytes(1000))
+    sent = packed(message)
+
+    def send() -> None:
+        # In the middle of the header, and of what follows it.
+        for part in (sent[:2], sent[2:9], sent[9:]):
+            theirs.send(part)
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert channel.receive() == (message, None)
+    thread.join()
+    # The last message was cut off.
+    theirs.send(sent[:500])
+    theirs.close()
+    assert channel.receive() is None
+    channel.close()
+
+
+def test_an_end_that_waits_for_a_time_sends_the_whole_of_what_fits_into_no_socket(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("its own")
+    ours, theirs = socket.socketpair()
+    # As of ranks: what is sent at once may then be a part.
+    ours.settimeout(10)
+    theirs.settimeout(10)
+    channel, other = Channel(ours), Channel(theirs)
+    message = Message("task", 1, about=bytes(1_000_000))
+    received: list[Any] = []
+    thread = threading.Thread(target=lambda: received.append(other.receive()))
+    thread.start()
+    num_open = descriptors()
+    channel.send(message, os.open(tmp_path / "file", os.O_RDONLY))
+    thread.join()
+    [(found, file)] = received
+    assert found == message
+    assert os.read(file, 100) == b"its own"
+    os.close(file)
+    assert descriptors() == num_open, "who sends a file closes it"
+    channel.close()
+    other.close()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_files_of_messages_that_nobody_takes_are_closed(tmp_path: Path, is_there: bool) -> None:
+    (tmp_path / "file").write_text("its own")
+
+    def file() -> int:
+        return os.open(tmp_path / "file", os.O_RDONLY)
+
+    num_open = descriptors()
+    ours, theirs = socket.socketpair()
+    loop, worker = LoopChannel(ours), Channel(theirs)
+    # The rest of a message never comes, of which the file does.
+    with (tmp_path / "file").open() as sent:
+        socket.send_fds(theirs, [packed(Message("result"), os.dup(sent.fileno()))[:3]], [sent.fileno()])
+    assert loop.receive() is None
+    while not loop.has_unsent:
+        loop.send(Message("task", about=bytes(100_000)), file())
+    for _ in range(3):
+        loop.send(Message("task"), file())
+    if not is_there:
+        worker.close()
+        with pytest.raises(BrokenPipeError):
+            loop.flush()
+    loop.close()
+    worker.close()
+    assert descriptors() == num_open
+
+
+def test_blocks_that_gave_way_to_larger_ones_are_unmapped_and_their_files_are_closed() -> None:
+    def program(value: Any, rows: Rows, *, owns_process: bool = False) -> Any:  # noqa: ARG001 - what programs get
+        # In blocks of the worker's own, which grow, too.
+        return value + 1, shared_blocks()
+
+    made: Any = program
+    made.setting = "map"
+    before = shared_blocks()
+    crew = MapStage(made, Workers("processes", 1, fb.PoolOptions(prefetch=1)))._make_crew()
+    here: list[tuple[int, int]] = []
+    there: list[tuple[int, int]] = []
+    for exponent in range(16, 24):
+        crew.give(np.zeros(1 << exponent, np.uint8), Rows(0, exponent, 1, 1))
+        found: list[Any] = []
+        while not found:
+            found += crew.collect(1)
+        [(value, of_worker)] = [done.value for done in found]
+        assert value.all()
+        assert len(value) == 1 << exponent
+        del found, value
+        here.append(shared_blocks())
+        there.append(of_worker)
+    crew.close()
+    # One that is written and one that is read, in each process; of each there may be another on its way.
+    assert max(num_mapped for num_mapped, _ in there) <= 4
+    assert max(num_mapped for num_mapped, _ in here) <= before[0] + 4
+    # Python's maps have a descriptor each, and nobody else has one.
+    assert all(num_mapped == num_open for num_mapped, num_open in there)
+    assert all(num_mapped - before[0] == num_open - before[1] for num_mapped, num_open in here)
+
+
+def test_a_crew_that_ends_leaves_no_descriptor() -> None:
+    unchanged_by("processes", 1).close()
+    num_open = descriptors()
+    for _ in range(3):
+        crew = unchanged_by("processes", 2)
+        crew.give("some", Rows(0, 0, 1, 1))
+        while not list(crew.collect(1)):
+            pass
+        crew.close()
+        del crew
+    assert descriptors() == num_open
+
+
+class Named(torch.Tensor):
+    """A class of tensors of its own."""
+
+
+@pytest.mark.filterwarnings("ignore:.*quantiz.*")
+@pytest.mark.parametrize(
+    "tensor",
+    {
+        "conjugated": torch.arange(1000).to(torch.complex64).mul(1j).conj(),
+        "sparse": torch.eye(100).to_sparse(),
+        "meta": torch.empty(1000, device="meta"),
+        "parameter": torch.nn.Parameter(torch.arange(1000.0), requires_grad=False),
+        "class": torch.arange(1000).as_subclass(Named),
+        "broadcast": torch.arange(10).expand(100, 10),
+    }.items(),
+    ids=lambda tensor: tensor[0],
+)
+def test_tensors_that_are_more_than_their_memory_arrive(tensor: tuple[str, torch.Tensor]) -> None:
+    name, sent = tensor
+    got = TwoEnds(most_in_use=100).to_worker({"value": sent})["value"]
+    assert type(got) is type(sent)
+    assert (got.dtype, got.shape, got.layout, got.device) == (sent.dtype, sent.shape, sent.layout, sent.device)
+    if name != "meta":
+        assert torch.equal(got.to_dense(), sent.to_dense())
+
+
+def test_buffers_are_aligned_as_processors_like_them() -> None:
+    outbox = Outbox()
+    parcel, file = outbox.pack(take_apart([np.zeros(n, np.uint8) for n in (513, 600, 777)]))
+    os.close(file)
+    assert len(parcel.parts) == 4
+    assert [offset % 64 for offset, *_ in parcel.parts] == [0, 0, 0, 0]
+
+
+def test_a_crew_that_could_not_begin_is_replaced(rows: fb.Dataset) -> None:
+    def fail(worker: int) -> None:
+        raise ValueError(worker)
+
+    before = {child.pid for child in children()}
+    pool = fb.PoolOptions(worker_init_fn=fail)
+    stream = rows.map(functions.doubled, batched=True, num_proc=2, pool=pool).batches(32)
+    for _ in range(2):
+        with pytest.raises(fb.TransformError, match="a worker cannot begin: ValueError"):
+            list(stream)
+        assert {child.pid for child in children()} <= before, "the other worker is ended, too"
+
+
+def test_functions_of_a_package_that_is_run_are_found(folder: Path, tmp_path: Path) -> None:
+    """`python -m package`: spawned processes do not run its main module again."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "__main__.py").write_text(
+        "import sys\n"
+        "import forebay as fb\n"
+        "def double(batch):\n"
+        "    return {'double': [2 * i for i in batch['id']]}\n"
+        "if __name__ == '__main__':\n"
+        "    ds = fb.load_dataset(sys.argv[1], split='train')\n"
+        "    print(sum(sum(batch['double']) for batch in ds.map(double, batched=True, num_proc=1).batches(50)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "package", folder], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{sum(range(NUM_ROWS)) * 2}\n"
+
+
+def test_a_timeout_does_not_count_while_a_worker_starts(rows: fb.Dataset) -> None:
+    def start(worker: int) -> None:
+        time.sleep(4 * worker)
+
+    pool = fb.PoolOptions(worker_init_fn=start, timeout=2, prefetch=1)
+    assert len(list(rows.map(functions.doubled, batched=True, num_proc=2, pool=pool).batches(50))) == 10
+
+
+class Left:
+    """A crew that notes how it is left."""
+
+    setting, num_workers, capacity, num_skipped = "map", 1, 2, 0
+    is_usable = has_begun = is_short = True
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def abandon(self) -> None:
+        self.calls.append("abandon")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+@pytest.mark.parametrize("ends_crew", [False, True])
+def test_an_iteration_that_ends_gives_up_what_it_has_in_hand(ends_crew: bool) -> None:
+    crew, batches = Left(), Left()
+    Ordered(batches, crew, Pass(0, 0, 0, 1, is_alone=True), None, ends_crew=ends_crew).close()
+    assert (crew.calls, batches.calls) == (["close" if ends_crew else "abandon"], ["close"])
+
+
+def test_threads_that_are_closed_do_no_more_than_what_they_have_in_hand() -> None:
+    begun, goes_on = [], threading.Event()
+
+    def program(value: Any, rows: Rows, *, owns_process: bool = False) -> Any:  # noqa: ARG001 - what programs get
+        begun.append(value)
+        goes_on.wait(10)
+
+    made: Any = program
+    made.setting = "map"
+    crew = MapStage(made, Workers("threads", 1, fb.PoolOptions(prefetch=8)))._make_crew()
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "forebay-map-0" and thread.is_alive()][-1:]
+    for number in range(8):
+        crew.give(number, Rows(0, number, 1, 1))
+    while not begun:
+        time.sleep(0.001)
+    crew.close()
+    goes_on.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert begun == [0]
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="there is nothing to share")
+@pytest.mark.parametrize("form", ["torch", None], ids=["before", "by the function"])
+def test_workers_share_the_cores_whenever_torch_is_imported(
+    rows: fb.Dataset, monkeypatch: pytest.MonkeyPatch, form: str | None
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    def cores(batch: dict[str, Any]) -> dict[str, Any]:
+        from torch import get_num_threads
+
+        return {"cores": [get_num_threads()] * len(batch["id"])}
+
+    mapped = rows.select_columns("id").with_format(form).map(cores, batched=True, num_proc=1)
+    assert {int(num_threads) for batch in mapped.batches(100) for num_threads in batch["cores"]} == {1}
+
+
+def test_a_loop_that_was_interrupted_while_it_gave_a_batch_may_be_begun_again(
+    rows: fb.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = rows.map(functions.doubled, batched=True, num_proc=1).batches(10)
+    whole = list(stream)
+    send = Worker.send
+
+    def interrupted(worker: Worker, message: Message, value: object) -> None:
+        send(worker, message, value)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Worker, "send", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(stream)
+    monkeypatch.setattr(Worker, "send", send)
+    assert list(stream) == whole
+
+
+def test_what_a_program_may_have_changed_in_place_is_known_from_its_text() -> None:
+    source = b"""
+import logging, torch
+from settings import config
+
+logger = logging.getLogger()
+by_key, by_call, by_function, kept, logged = {}, [], {}, {}, {}
+also = {"one": by_key}
+
+def use_key(rows): return by_key
+def use_alias(rows): return also
+def use_call(rows): return by_call
+def use_function(rows): return by_function
+def use_config(rows): return config
+def use_torch(rows): return torch
+def use_kept(rows):
+    logger.info("text")
+    return kept, len(kept)
+def change(kept):
+    kept["x"] = by_function["x"] = 1
+class Settings:
+    scale = 1
+class Other:
+    scale = 1
+
+if __name__ == "__main__":
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(1)
+    logger.warning("text")
+    by_key["x"]["y"] += 1
+    by_call.append(1)
+    config.more.scale = 1
+    del Settings.scale
+    print(kept, Other.scale)
+"""
+    uses = {"use_key", "use_alias", "use_call", "use_function", "use_config", "use_torch", "use_kept"}
+    found = _names_in(source, "program.py")
+    assert {*uses, "Settings", "Other"} <= found.found
+    assert found.other & {*uses, "Settings", "Other"} == uses - {"use_torch", "use_kept"} | {"Settings"}
+
+
+def test_what_the_main_part_of_a_program_changes_in_place_is_sent_whole(folder: Path, tmp_path: Path) -> None:
+    program = """
+settings = {"scale": 1}
+
+class Settings:
+    scale = 1
+
+def by_key(rows):
+    return settings["scale"]
+
+def by_attribute(rows):
+    return Settings.scale
+
+function = partial(by_key)
+
+def by_another_name(rows):
+    return function(rows)
+
+def change():
+    settings.update(scale=7)
+
+if __name__ == "__main__":
+    change()
+    Settings.scale = 7
+    print(*(next(iter(loader(function))) for function in (by_key, by_attribute, by_another_name)))
+"""
+    assert run_file(tmp_path, program, folder) == "7 7 7\n"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import resource
 import signal
 import socket
 import subprocess
@@ -9,9 +13,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from programs import abandoned_memory, python_command, python_environment, shared_memory, torchrun
+from programs import (
+    abandoned_memory,
+    python_command,
+    python_environment,
+    shared_blocks,
+    shared_memory,
+    torchrun,
+)
 from rows import batches_of, ids, write_uneven
 
 import forebay as fb
@@ -298,3 +310,150 @@ def test_what_cannot_be_handed_over_is_refused(rows: fb.Dataset, make: Any, word
     with pytest.raises(fb.SettingError) as raised:
         make(rows)
     assert words in str(raised.value)
+
+
+def handed_over() -> tuple[Any, Any]:
+    near, far = socket.socketpair()
+    near.settimeout(10)
+    far.settimeout(10)
+    return sharing.Taker(near), sharing.Giver(far)
+
+
+def test_what_is_handed_over_takes_the_memory_of_a_few_batches() -> None:
+    taker, giver = handed_over()
+    before, seen = shared_blocks(), []
+    for number in range(60):
+        # They grow: blocks that are too small give way.
+        taker.give(np.full(1 << (16 + number // 10), number, np.uint8), number)
+        value, about = giver.take()
+        assert about == number
+        assert (value == number).all()
+        seen.append(shared_blocks())
+    # Each block is mapped twice here: by who gives, and by who takes.
+    assert max(num_mapped for num_mapped, _ in seen) <= before[0] + 8
+    # Python's maps have a descriptor each, and nobody else has one.
+    assert all(num_mapped - before[0] == num_open - before[1] for num_mapped, num_open in seen)
+    giver.close()
+    taker.close()
+
+
+def test_a_rank_that_is_gone_with_batches_on_their_way_is_given_nothing_more() -> None:
+    taker, giver = handed_over()
+    for number in range(2):
+        taker.give(np.zeros(1000), number)
+    giver.take()
+    giver.close()
+    for number in range(6):
+        taker.give(np.zeros(1000), number)
+    assert taker.has_room(10), "nobody waits for it"
+    taker.close()
+
+
+def test_a_rank_takes_what_it_was_given_by_one_that_is_gone() -> None:
+    taker, giver = handed_over()
+    for number in range(3):
+        taker.give(np.full(1000, number), number)
+    taker.close()
+    for number in range(3):
+        value, about = giver.take()
+        assert about == number
+        assert (value == number).all()
+    with pytest.raises(ConnectionResetError):
+        giver.take()
+    giver.close()
+
+
+@pytest.mark.parametrize("is_sent_to", [True, False])
+def test_a_rank_that_goes_at_any_moment_stops_nobody(monkeypatch: pytest.MonkeyPatch, is_sent_to: bool) -> None:
+    near, far = socket.socketpair()
+    near.settimeout(0.1)
+    taker = sharing.Taker(near)
+    if is_sent_to:
+        # Once there was room.
+        monkeypatch.setattr(sharing, "_is_readable", lambda *_: False)
+        far.close()
+    else:
+        # In the middle of an answer.
+        far.send(b"\0\0")
+    taker.give(np.zeros(1000), 0)
+    assert not taker._is_there
+    taker.give(np.zeros(1000), 1)
+    taker.close()
+    far.close()
+
+
+@pytest.mark.timeout(20)
+def test_ranks_that_do_not_come_are_not_waited_for_longer_than_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was killed after it had said that it takes part."""
+    monkeypatch.setattr(sharing, "SECONDS_TO_WAIT", 0.3)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(sharing._address(number := 12345 + os.getpid()))
+        listener.listen()
+        with sharing._connected(number) as one:
+            # It would wait for ever for the other one.
+            [end] = sharing._accepted(listener, 2)
+            with end:
+                assert end.gettimeout() == one.gettimeout() == 0.3, "nor for what they say"
+
+
+PACKED = """
+import sys
+import forebay as fb
+
+join()
+rank = int(__import__("os").environ["RANK"])
+ds = fb.load_dataset(sys.argv[1], split="train").sql("SELECT [id, id + 1, id + 2] AS input_ids FROM dataset").shuffle(3)
+pack = fb.Pack(length=16, columns=["input_ids"])
+def make(**settings):
+    return ds.to_torch(2, pack=pack, replicate=2, **settings)
+whole = [batch["input_ids"].tolist() for batch in make()]
+stream = make()
+states = [stream.state_dict()]
+for _ in stream:
+    states.append(stream.state_dict())
+# Each goes on where it stands, which is not where the other one does.
+later = make(read_once=True)
+later.load_state_dict(states[3 + 2 * rank])
+found = [batch["input_ids"].tolist() for batch in later]
+report([found == whole[3 + 2 * rank:], later.stats().get("requests", 0) > 0])
+"""
+
+
+@pytest.mark.usefixtures("rows")
+def test_packed_ranks_that_stand_in_different_places_read_by_themselves(folder: Path, tmp_path: Path) -> None:
+    assert torchrun(PACKED, 2, tmp_path, folder) == [[True, True]] * 2
+
+
+def test_a_rank_is_given_nothing_more_where_no_memory_can_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    taker, giver = handed_over()
+
+    def pack(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(taker._outbox, "pack", pack)
+    taker.give(np.zeros(1000), 0)
+    with pytest.raises(ConnectionResetError):
+        giver.take()
+    giver.close()
+
+
+def test_a_rank_without_descriptors_for_shared_memory_reads_on_by_itself() -> None:
+    taker, giver = handed_over()
+    taker.give(np.zeros(100_000), 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(int(file.name) for file in Path("/proc/self/fd").iterdir()) + 1, hard)
+    )
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        with pytest.raises(OSError, match="Too many open files"):
+            giver.take()
+    finally:
+        for file in held:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        giver.close()
+        taker.close()

@@ -485,6 +485,19 @@ def test_too_many_are_an_error_that_says_how_many_and_why(damaged: fb.Dataset) -
         read(damaged.batches(32, on_error="skip"))
 
 
+@pytest.mark.parametrize("num_samples", [NUM_ROWS // 10, NUM_ROWS * 10])
+def test_a_share_is_of_the_rows_that_an_epoch_draws(damaged: fb.Dataset, num_samples: int) -> None:
+    drawn = damaged.shuffle(1, weights="1", num_samples=num_samples)
+    whole = skipping(drawn, max_skipped=num_samples)
+    num_read = len(flat(read(whole)))
+    share = whole.stats()["rows_skipped"] / num_samples
+    assert num_read == num_samples - whole.stats()["rows_skipped"]
+    assert 0.2 < share < 0.4, "three of ten row groups"
+    assert len(flat(read(skipping(drawn, max_skipped=share + 0.01)))) == num_read
+    with pytest.raises(fb.SkipLimitError, match=rf"max_skipped \({int(num_samples * 0.2)}\)"):
+        read(skipping(drawn, max_skipped=0.2))
+
+
 def test_an_object_that_is_gone_is_skipped(tmp_path: Path) -> None:
     for number in range(4):
         write(tmp_path / str(number), (), num_rows=400)

@@ -6,6 +6,7 @@ import hashlib
 import math
 import pickle
 import re
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -291,6 +292,45 @@ def test_tables_come_from_any_library(ds: fb.Dataset, kind: str) -> None:
         "SELECT d.id, l.label FROM dataset d JOIN labels l USING (cluster)", tables={"labels": TABLES[kind]()}
     )
     assert len(joined) == sum(cluster % 2 == 0 for cluster in TABLE["cluster"].to_pylist())
+
+
+def test_a_table_that_only_pyarrow_takes_is_read_through_it(ds: fb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polars hands over a column of NULLs with a buffer, which the type must not have."""
+    table = pl.DataFrame({"id": [3, 5], "mark": ["a", "b"]}).with_columns(
+        nothing=pl.lit(None), lists=pl.Series([[None], []])
+    )
+    sql = "SELECT d.id, t.mark, t.nothing FROM dataset d JOIN t USING (id)"
+    joined = pa.table(ds.sql(sql, tables={"t": table})).to_pylist()
+    assert joined == [{"id": 3, "mark": "a", "nothing": None}, {"id": 5, "mark": "b", "nothing": None}]
+    assert pa.table(ds.query("SELECT count(*) AS n FROM t", tables={"t": table}))["n"].to_pylist() == [2]
+    with pytest.raises(fb.SettingError, match=r"tables: `t` cannot be read .* cast the column, or pass a `pyarrow"):
+        ds.sql(sql, tables={"t": pl.Series("id", [None])})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(fb.SettingError, match="tables: `t` cannot be read as Arrow"):
+        ds.sql(sql, tables={"t": table})
+
+
+def test_a_reader_that_fails_is_not_taken_for_the_rest_of_its_rows(ds: fb.Dataset) -> None:
+    class Batches:
+        """Fails once, and then goes on."""
+
+        def __init__(self) -> None:
+            self.number = 0
+
+        def __iter__(self) -> Iterator[pa.RecordBatch]:
+            return self
+
+        def __next__(self) -> pa.RecordBatch:
+            self.number += 1
+            if self.number == 2:
+                raise RuntimeError("the source is gone")
+            if self.number > 3:
+                raise StopIteration
+            return pa.record_batch({"id": [self.number]})
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema({"id": pa.int64()}), Batches())
+    with pytest.raises(fb.SettingError, match=r"tables: `t` cannot be read as Arrow: .*the source is gone"):
+        ds.sql("SELECT d.id FROM dataset d JOIN t USING (id)", tables={"t": reader})
 
 
 def test_tables_come_from_files_and_datasets(ds: fb.Dataset, tmp_path: Path) -> None:

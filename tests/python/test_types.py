@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import arrow_types
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -211,3 +212,65 @@ def test_strings_of_all_lengths_and_bytes_of_none(tmp_path):
     write(tmp_path / "a.parquet", table)
     check_reads(tmp_path / "a.parquet", table, pq.read_schema(tmp_path / "a.parquet"))
     check_equal(pa.table(fb.load_dataset(tmp_path, split="train")), table)
+
+
+def joined(folder: object, table: object) -> fb.Dataset:
+    """A hundred rows with the column `label` of a table beside them."""
+    pq.write_table(pa.table({"id": range(100), "text": [f"row {i}" for i in range(100)]}), f"{folder}/rows.parquet")
+    ds = fb.load_dataset(f"{folder}/rows.parquet", split="train")
+    return ds.sql("SELECT d.id, l.label FROM dataset d JOIN l USING (id)", tables={"l": table})
+
+
+TEXTS = [("ham", "spam", None)[i % 3] for i in range(100)]
+FOREIGN = {
+    "string views": (pa.array(TEXTS, pa.string_view()), pa.string()),
+    "binary views": (pa.array([text and text.encode() for text in TEXTS], pa.binary_view()), pa.binary()),
+    "categories of views": (
+        pa.DictionaryArray.from_arrays(pa.array([i % 2 for i in range(100)], pa.uint32()), pa.array(["ham", "spam"])),
+        pa.dictionary(pa.uint32(), pa.string()),
+    ),
+    "views in a struct": (
+        pa.array([{"text": text} for text in TEXTS], pa.struct({"text": pa.string_view()})),
+        pa.struct({"text": pa.string()}),
+    ),
+    "short numbers of categories": (
+        pa.array(TEXTS).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string())),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("label", "kind"), FOREIGN.values(), ids=FOREIGN)
+def test_columns_of_other_tables_have_the_types_of_those_of_files(tmp_path, label, kind):
+    ds = joined(tmp_path, pa.table({"id": range(100), "label": label}))
+    assert ds.schema.field("label").type == (kind or pa.dictionary(pa.int32(), pa.string()))
+    assert pa.table(ds)["label"].to_pylist() == label.to_pylist()
+    next(iter(ds.to_torch(2)))
+
+
+def test_categories_of_polars_become_rows_and_tensors(tmp_path):
+    table = pl.DataFrame({"id": range(100), "label": TEXTS}, schema_overrides={"label": pl.Categorical})
+    ds = joined(tmp_path, table)
+    assert [row["label"] for row in ds.to_hf()] == TEXTS
+    assert next(iter(ds.filter("label IS NOT NULL").to_torch(2, forms={"label": "list"})))["label"] == TEXTS[:2]
+
+
+def test_short_numbers_of_categories_do_not_run_out(tmp_path):
+    numbers = pa.array(range(10), pa.int8())
+    tables = [[f"{part}-{number}" for number in range(30)] for part in range(10)]
+    labels = pa.chunked_array([pa.DictionaryArray.from_arrays(numbers, pa.array(values)) for values in tables])
+    ds = joined(tmp_path, pa.table({"id": range(100), "label": labels}))
+    assert pa.table(ds)["label"].to_pylist() == labels.to_pylist()
+
+
+@pytest.mark.parametrize("text", ["md5(text)", "upper(md5(text))", "arrow_cast(text, 'Utf8View')"])
+def test_computed_text_is_plain(tmp_path, text):
+    pq.write_table(pa.table({"id": range(9), "text": [f"row {i}" for i in range(9)]}), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path, split="train").sql(f"SELECT id, {text} AS label FROM dataset")
+    assert ds.schema.field("label").type == pa.string()
+    labels = pa.table(ds)["label"].to_pylist()
+    assert next(iter(ds.to_torch(9)))["label"] == labels
+    # What a query computed is computed with, compared and joined as what files have.
+    assert ds.filter(f"label = '{labels[3]}'").num_rows == 1
+    again = ds.sql("SELECT d.id, reverse(d.label) AS back FROM dataset d JOIN s ON s.label = d.label", tables={"s": ds})
+    assert pa.table(again)["back"].to_pylist() == [label[::-1] for label in labels]

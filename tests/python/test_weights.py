@@ -210,10 +210,51 @@ def test_the_columns_that_weigh_need_not_be_read(dataset: fb.Dataset) -> None:
         dataset.filter("id > 400").shuffle(1, weights="length(label) * id", num_samples=60).batches(10)
     )
     assert min(kept) > 400
-    numbered = dataset.select([7, 3]).shuffle(1, weights="id")
-    for ordered in (shuffled.sql("SELECT * FROM dataset ORDER BY label"), numbered):
-        with pytest.raises(fb.SettingError, match="`ORDER BY` or `select` of row numbers; draw from"):
-            len(ordered.batches(10))
+    with pytest.raises(fb.SettingError, match="`ORDER BY` or `select` of row numbers; draw from"):
+        len(shuffled.sql("SELECT * FROM dataset ORDER BY label").batches(10))
+
+
+OWN_ORDER = r"`ORDER BY` or `select` of row numbers; draw from .*`ds\.select\(ordered\.selection\(\)\)`$"
+
+
+def test_rows_in_an_order_of_their_own_are_refused_as_soon_as_it_is_known(dataset: fb.Dataset) -> None:
+    query = "SELECT *, id + 1 AS next FROM dataset ORDER BY id % 10, id LIMIT 60"
+    found = dataset.sql(query)
+    assert len(found) == 60
+    known = (found, found.filter("id > 5"), dataset.select([7, 3]), dataset.select([7, 3]).shard(0, 2))
+    for ordered in known:
+        len(ordered)
+        with pytest.raises(fb.SettingError, match=OWN_ORDER):
+            ordered.shuffle(1, weights="id")
+        assert len(ordered.shuffle(1).batches(10)), "without weights"
+
+    def drawn() -> fb.Dataset:
+        return dataset.sql(query).shuffle(1, weights="id", num_samples=30)
+
+    uses: list[Callable[[], object]] = [
+        lambda: len(drawn().batches(10)),
+        lambda: next(iter(drawn().batches(10))),
+        lambda: len(drawn().to_hf()),
+        lambda: next(iter(drawn().to_hf())),
+        lambda: drawn().to_torch(10),
+        lambda: drawn().explain(),
+    ]
+    for use in uses:
+        with pytest.raises(fb.SettingError, match=OWN_ORDER):
+            use()
+
+
+def test_rows_that_an_order_chose_are_drawn_in_the_order_of_the_dataset(dataset: fb.Dataset) -> None:
+    best = dataset.sql("SELECT *, id + 1 AS next FROM dataset ORDER BY id % 10, id LIMIT 60")
+    same = dataset.select(best.selection())
+    expected = dataset.filter("id % 10 = 0 OR (id % 10 = 1 AND id < 100)")
+    wanted = ids_of(expected.shuffle(1, weights="id", num_samples=40).batches(10))
+    assert ids_of(same.shuffle(1, weights="id", num_samples=40).batches(10)) == wanted
+    again = same.sql("SELECT *, id + 1 AS next FROM dataset")
+    assert ids_of(again.shuffle(1, weights="next - 1", num_samples=40).batches(10)) == wanted
+    # Orders that leave the rows where they are.
+    for unchanged in (dataset.select([3, 7]), dataset.sql("SELECT * FROM dataset ORDER BY id")):
+        assert len(unchanged) == len(list(unchanged.shuffle(1, weights="id").to_hf()))
 
 
 def test_a_shard_is_drawn_from_whatever_follows(dataset: fb.Dataset) -> None:

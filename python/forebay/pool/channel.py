@@ -62,9 +62,14 @@ class Channel:
             self.end.sendall(data[sent:])
 
     def receive(self) -> tuple[Message, int | None] | None:
-        """Waits for a message and its file, which the caller closes; None once the other process is gone."""
+        """Waits for a message and its file, which the caller closes; None once the other process is gone.
+
+        Raises:
+            OSError: the file could not be received, or there was no message within the time limit of the socket.
+        """
         try:
-            data, files, _, _ = socket.recv_fds(self.end, _HEADER.size, 1)
+            data, files, flags, _ = socket.recv_fds(self.end, _HEADER.size, 1)
+            _check_files(flags)
             file = files[0] if files else None
             data += self._receive(_HEADER.size - len(data)) if data else b""
             body = self._receive(_HEADER.unpack(data)[0]) if len(data) == _HEADER.size else b""
@@ -126,9 +131,7 @@ class BufferedChannel(Channel):
                 return None
             except ConnectionError:
                 data, ancillary, flags = b"", [], 0
-            if flags & socket.MSG_CTRUNC:
-                # The kernel dropped a file because this process has too many open.
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            _check_files(flags)
             if ancillary:
                 self._files.extend(struct.unpack("i", file)[0] for _, _, file in ancillary)
             self.is_at_end = not data
@@ -200,6 +203,12 @@ class LoopChannel(BufferedChannel):
             _, file = self._unsent.popleft()
             if file is not None:
                 os.close(file)
+
+
+def _check_files(flags: int) -> None:
+    """Raises an error if the kernel dropped a file because this process has too many open."""
+    if flags & socket.MSG_CTRUNC:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def _packed(message: Message, *, has_file: bool) -> bytes:

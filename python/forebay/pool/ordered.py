@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from forebay.exceptions import TransformTimeoutError, WorkerDiedError
 from forebay.transforms import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from forebay.stages import Batches, Item, Pass
     from forebay.transforms import Program
+
+T = TypeVar("T")
 
 SECONDS_BETWEEN_LOOKS = 0.001
 """How often the stream is checked for a batch while waiting for results with an idle worker."""
@@ -101,7 +103,9 @@ class Ordered:
 
     def is_ready(self) -> bool:
         """Whether the next batch is done, or none will come."""
-        self._check_owner()
+        return self._ending_crew_with(self._is_ready)
+
+    def _is_ready(self) -> bool:
         self._give(waits=False)
         self._collect(0)
         is_ready = next(iter(self._items)) in self._done if self._items else self._is_at_end
@@ -109,7 +113,9 @@ class Ordered:
         return is_ready
 
     def __next__(self) -> Item:
-        self._check_owner()
+        return self._ending_crew_with(self._next)
+
+    def _next(self) -> Item:
         self._give(waits=True)
         if not self._items:
             if self._failure is not None:
@@ -135,6 +141,17 @@ class Ordered:
         if done.error is not None:
             raise done.error
         return item._replace(value=done.value)
+
+    def _ending_crew_with(self, step: Callable[[], T]) -> T:
+        """Takes a step. If Ctrl-C interrupts it, a batch may be given or taken by half: ends the workers, too."""
+        self._check_owner()
+        try:
+            return step()
+        except Exception:
+            raise
+        except BaseException:
+            self._crew.close()
+            raise
 
     def _check_owner(self) -> None:
         """Refuses to deliver in a fork: workers and batches belong to the parent process."""

@@ -3,7 +3,7 @@
 Spawned processes run the program's file again, without the code under `if __name__ == "__main__":`. What they find
 there is sent by name, as `pickle` does: locks, open files and large values of the program are not sent, and its classes
 are the same in all processes. Lambdas, nested functions, functions that are in no file (as in a notebook), and
-functions that use what only this process has set are sent by value, with `cloudpickle` if it is installed.
+functions that use what only this process has set or changed are sent by value, with `cloudpickle` if it is installed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 MAINS = ("__main__", "__mp_main__")
 """The name of the program's module, here and in processes started by `multiprocessing`."""
+
+LOGGING = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
+"""Methods of loggers, which functions call and which change nothing."""
 
 
 def to_bytes(job: Job) -> bytes:
@@ -145,6 +148,9 @@ def _names_in(source: bytes, path: str) -> Names:
     found = frozenset(_bound([*others, *(part for guard in guards for part in guard.orelse)]))
     other = set(_bound(part for guard in guards for part in guard.body))
     uses: dict[str, set[str]] = {}
+    # Modules are the same in all processes.
+    modules = set(_bound(part for part in others if isinstance(part, ast.Import)))
+    other |= (found - modules) & set(_changed(part for guard in guards for part in guard.body))
     for table in symtable.symtable(source, path, "exec").get_children():  # type: ignore[arg-type]  # takes bytes, too
         used = uses.setdefault(table.get_name(), set())
         for symbol in _symbols(table):
@@ -152,6 +158,15 @@ def _names_in(source: bytes, path: str) -> Names:
                 used.add(symbol.get_name())
                 if symbol.is_declared_global() and symbol.is_assigned():
                     other.add(symbol.get_name())
+    for part in others:
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            # It may have run here.
+            other |= (found - modules) & uses.get(part.name, set()) & set(_changed([part]))
+        else:
+            # Another name for a function, or what was made with one.
+            read = {node.id for node in ast.walk(part) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+            for name in _bound([part]):
+                uses.setdefault(name, set()).update(read)
     while more := {name for name, used in uses.items() if name not in other and used & other}:
         other |= more
     return Names(found, frozenset(other))
@@ -175,6 +190,26 @@ def _bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.id
         elif not isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             yield from _bound(ast.iter_child_nodes(node))
+
+
+def _changed(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yields the names of what statements change in place, by items and attributes that they set, or may change.
+
+    That is by calls of a method whose result is not used, unless it writes to a log.
+    """
+    for node in nodes:
+        for part in ast.walk(node):
+            value: ast.AST = part
+            if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
+                value = part.value.func
+                if not isinstance(value, ast.Attribute) or value.attr in LOGGING:
+                    continue
+            elif not isinstance(part, ast.Attribute | ast.Subscript) or isinstance(part.ctx, ast.Load):
+                continue
+            while isinstance(value, ast.Attribute | ast.Subscript):
+                value = value.value
+            if isinstance(value, ast.Name):
+                yield value.id
 
 
 def _symbols(table: symtable.SymbolTable) -> Iterator[symtable.Symbol]:

@@ -85,7 +85,6 @@ class Worker:
         self._inbox = Inbox(MOST_INPUTS_IN_USE)
         self._outbox = Outbox()
         self._job: Job | None = None
-        self._is_torch_told = False
 
     def work(self) -> None:
         """Answers messages, one by one."""
@@ -123,11 +122,17 @@ class Worker:
                     setattr(program, one.__name__, one)
             # So that the first batch does not wait for the imports of seeding.
             seeds_of(0, Rows(0, 0, 1, 1), "")
+            if job.num_loader_workers:
+                # It may not be installed.
+                with contextlib.suppress(ImportError):
+                    self._tell_torch(job)
+            # As in torch's DataLoader, because workers share the cores.
             if (torch := sys.modules.get("torch")) is not None:
-                # As in torch's DataLoader, because workers share the cores.
                 torch.set_num_threads(1)
+            else:
+                # It reads this if a function imports it.
+                os.environ.setdefault("OMP_NUM_THREADS", "1")
             self._job = job
-            self._tell_torch()
             if job.worker_init_fn is not None:
                 job.worker_init_fn(self._worker)
         except BaseException as error:  # noqa: BLE001 - told to the loop
@@ -136,15 +141,8 @@ class Worker:
         self._send(Message("ready"))
         return True
 
-    def _tell_torch(self) -> None:
+    def _tell_torch(self, job: Job) -> None:
         """Makes torch's `get_worker_info` describe this worker, as in workers of its `DataLoader`."""
-        job = self._job
-        if self._is_torch_told or job is None or not job.num_loader_workers:
-            return
-        # Not imported here: functions that call it have imported it.
-        if "torch.utils.data" not in sys.modules:
-            return
-        self._is_torch_told = True
         from torch.utils.data._utils import worker
 
         import forebay.torch
@@ -161,7 +159,6 @@ class Worker:
         """Runs the program on a batch."""
         assert self._job is not None and message.parcel is not None, "the job comes first"  # noqa: S101, PT018
         rows = Rows(*message.about)
-        self._tell_torch()
         try:
             result = self._job.program(self._inbox.open(message.parcel), rows, owns_process=True)
         except TransformError as error:

@@ -24,7 +24,7 @@ pub struct Parts {
 ///
 /// # Errors
 ///
-/// As [`gather`](crate::stream::gather) of all rows.
+/// As `gather` of all rows.
 pub fn take_apart(batch: &RecordBatch) -> Result<Option<Parts>, ArrowError> {
     let schema = batch.schema_ref();
     if !schema.fields().iter().all(|field| is_regular(field.data_type())) {

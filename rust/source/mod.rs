@@ -76,7 +76,7 @@ pub struct Object {
     pub(crate) written: Option<Written>,
     /// Its size, once known.
     pub size_bytes: Option<u64>,
-    /// Its entity tag, once known; if the store has none, the [time](CHANGED) of its last change, if reported.
+    /// Its entity tag, once known; if the store has none, the time of its last change, if reported.
     pub e_tag: Option<String>,
 }
 

@@ -71,7 +71,12 @@ impl Scheduler {
         if self.block > 0 && self.max_block_len == 1 {
             // The batch's rows, both decoded and gathered, although not all of them have arrived.
             let of_batches = self.room_for_batch().saturating_mul(2).saturating_add(self.delivered_bytes);
-            return Err(TooLarge { needed_bytes: too_large.needed_bytes.max(self.limit_for(of_batches)), ..too_large });
+            let needed_bytes = self.limit_for(of_batches);
+            // If that is more, fewer rows would fit, however large the parts are that they come from.
+            return Err(match needed_bytes > too_large.needed_bytes && too_large.batch_rows > 1 {
+                true => TooLarge { needed_bytes, part_bytes: 0, ..too_large },
+                false => TooLarge { needed_bytes: needed_bytes.max(too_large.needed_bytes), ..too_large },
+            });
         }
         self.plan_anew();
         Ok(Some(Step::Again))

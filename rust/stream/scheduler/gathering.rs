@@ -20,9 +20,6 @@ pub(super) const MIN_READY_BATCHES: usize = 2;
 /// Maximum of batches gathered ahead of the consumer: more would leave the caches.
 pub(super) const MAX_READY_BATCHES: usize = 8;
 
-/// A batch that takes this part of the bytes that do not fit is named as their cause.
-const BLAMED_SHARE: u64 = 4;
-
 impl Scheduler {
     /// Gathers batches in order; several at a time, a bounded number ahead of the consumer.
     pub(super) fn next_gather(&mut self) -> Result<Step, TooLarge> {
@@ -39,13 +36,7 @@ impl Scheduler {
                 return Ok(Step::Wait);
             }
             let piece = self.batches[index].pieces.first().map_or(PieceId { lane: 0, span: 0 }, |key| key.piece);
-            let has_rows = self.batches[index].slice.len > 1;
-            // Fewer rows would fit, however large the parts are that they come from.
-            let blamed = |error: TooLarge| match has_rows && bytes >= error.needed_bytes / BLAMED_SHARE {
-                true => TooLarge { part_bytes: 0, ..error },
-                false => error,
-            };
-            if let Some(step) = self.make_room(piece, bytes).map_err(blamed)? {
+            if let Some(step) = self.make_room(piece, bytes)? {
                 return Ok(step);
             }
         }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use std::{io, thread};
@@ -113,10 +114,25 @@ impl Drop for Io {
     fn drop(&mut self) {
         if self.process == std::process::id() {
             // SAFETY: taken once, here, where nobody else can reach the field any more.
-            let runtime = unsafe { ManuallyDrop::take(&mut self.runtime) };
-            runtime.shutdown_background();
+            end(unsafe { ManuallyDrop::take(&mut self.runtime) });
         }
         // In a forked child the threads do not exist and their locks may be held forever: leave everything as it is.
+    }
+}
+
+/// Ends a runtime without waiting for its threads: another thread joins them.
+///
+/// [`Runtime::shutdown_background`] detaches them in the moment in which they end, and the GNU C library may then read the
+/// stack of one that is unmapped already: `docs/decisions/0044-threads-are-joined-never-detached.md`.
+fn end(runtime: Runtime) {
+    let (sender, receiver) = sync_channel(1);
+    let joining = thread::Builder::new().name("forebay-end".into()).spawn(move || drop(receiver.recv()));
+    // This thread is detached before it gets the runtime, and cannot end before that.
+    let is_started = joining.map(drop).is_ok();
+    if !is_started {
+        runtime.shutdown_background();
+    } else if let Err(unsent) = sender.send(runtime) {
+        unsent.0.shutdown_background();
     }
 }
 
@@ -162,5 +178,34 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "{} threads are left", num_threads());
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn the_last_holder_waits_for_nobody() {
+        let io = Io::start("fb-io-of-a-test", 1).unwrap();
+        let ((begun, has_begun), (release, is_released)) = (sync_channel(1), sync_channel::<()>(1));
+        drop(io.spawn_blocking(move || {
+            begun.send(()).unwrap();
+            is_released.recv()
+        }));
+        has_begun.recv().unwrap();
+        drop(io);
+        release.send(()).unwrap();
+    }
+
+    #[test]
+    fn a_thread_of_the_runtime_may_be_the_last_holder() {
+        let io = Arc::new(Io::start("fb-io-of-a-test", 1).unwrap());
+        let ((release, is_released), (done, is_done)) = (tokio::sync::oneshot::channel(), sync_channel(1));
+        let held = Arc::clone(&io);
+        let task = io.spawn(async move {
+            is_released.await.unwrap();
+            drop(held);
+            done.send(()).unwrap();
+        });
+        drop(io);
+        release.send(()).unwrap();
+        is_done.recv().unwrap();
+        drop(task);
     }
 }

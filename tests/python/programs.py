@@ -66,8 +66,8 @@ def python_command(code: str, *arguments: object) -> list[str]:
 
 
 def python_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment, with the modules of the tests to import."""
-    return os.environ | {"PYTHONPATH": MODULES} | dict(changes or {})
+    """This process's environment, with the modules of the tests to import; programs that crash say where."""
+    return os.environ | {"PYTHONPATH": MODULES, "PYTHONFAULTHANDLER": "1"} | dict(changes or {})
 
 
 def run_python(code: str, *arguments: object, environment: Mapping[str, str] | None = None, timeout: float = 60) -> str:

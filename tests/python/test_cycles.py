@@ -22,7 +22,10 @@ import gc, itertools, json, os, sys, time
 from contextlib import suppress
 from pathlib import Path
 import forebay as fb
+import tqdm
 
+# It would start a thread for the first progress bar, which a busy machine shows at any time.
+tqdm.tqdm.monitor_interval = 0
 folder, num_cycles, make = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 
 

@@ -31,75 +31,77 @@ class Explanation(dict[str, Any]):
             parts = [
                 f"{self['row_groups_pruned']:,} pruned by statistics",
                 *parts,
-                f"{self['row_groups_empty']:,} read and empty",
+                f"{self['row_groups_empty']:,} read without a match",
             ]
         if self["row_groups_outside"]:
             parts.append(f"{self['row_groups_outside']:,} outside")
-        return f"{self['row_groups_total']:,} in {self['objects']:,} objects: {', '.join(parts)}"
+        return f"{self['row_groups_total']:,} in {_count(self['objects'], 'object')}: {', '.join(parts)}"
 
     def _opening(self) -> str:
         footers, seconds = self["stages"].get("footers"), self["seconds"]
         asked = "no requests" if footers is None else f"{_asked(footers)} for footers"
-        listing = f", {_seconds(seconds['listing'])} of them for listing" if "listing" in seconds else ""
-        return f"{asked}, {_seconds(seconds['opening'])}{listing}"
+        listing = f", of which {_seconds(seconds['listing'])} for listing" if "listing" in seconds else ""
+        return f"{asked}; {_seconds(seconds['opening'])}{listing}"
 
     def _selection(self) -> str:
         stages, seconds = self["stages"], self["seconds"]
         if "selection" not in seconds:
             return "kept from an earlier run" if self["selection_cached"] else "made elsewhere"
-        took = _seconds(seconds["selection"])
+        num_requests, took = self["selection_requests"], _seconds(seconds["selection"])
+        asked = f"{_bytes(self['selection_bytes'])} in {_count(num_requests, 'request')}"
         if "pruning" not in seconds:
-            asked = f"{_bytes(self['selection_bytes'])} in {self['selection_requests']:,} requests"
-            return f"{asked}, {took}, by a query"
-        took += f", {_seconds(seconds['pruning'])} of them for statistics"
-        if not self["selection_requests"]:
-            return f"no requests, {took}"
-        asked = f"{_bytes(self['selection_bytes'])} in {self['selection_requests']:,} requests"
+            return f"{asked}, by a query; {took}"
+        took += f", of which {_seconds(seconds['pruning'])} for statistics"
+        if not num_requests:
+            return f"no requests; {took}"
         over_read = sum(_over_read(stages[name]) for name in ("indexes", "predicates") if name in stages)
-        return f"{asked}, {_bytes(over_read)} of them in gaps, {took}"
+        return f"{asked}, of which {_bytes(over_read)} in gaps; {took}"
 
     def _payload(self) -> str:
-        in_gaps = self["payload_bytes_fetched"] - self["payload_bytes"]
-        asked = f"{_bytes(self['payload_bytes'])} in {self['payload_requests']:,} requests a pass, unshuffled"
-        return f"{asked}, and {_bytes(in_gaps)} in gaps"
+        wanted, fetched = self["payload_bytes"], self["payload_bytes_fetched"]
+        asked = f"{_bytes(fetched)} in {_count(self['payload_requests'], 'request')}"
+        return f"{asked}, of which {_bytes(fetched - wanted)} in gaps; for an unshuffled pass"
 
     def _depth(self) -> str:
         stages = [f"{counted['depth']} for {name}" for name, counted in self["stages"].items()]
         if self["payload_requests"]:
             stages.append("1 for the payload")
-        return f"{self['depth']} requests one after another{': ' if stages else ''}{', '.join(stages)}"
+        return f"{_count(self['depth'], 'round trip')} in sequence{': ' if stages else ''}{', '.join(stages)}"
 
     def _order(self) -> str:
         order = self["order"]
         if not order:
-            return "of the dataset, unshuffled"
+            return "unshuffled"
         return f"seed {order['seed']}, {order['num_lanes']:,} lanes, windows of {order['window_rows']:,} rows"
 
 
 def _store(url: str, known: Mapping[str, Any]) -> str:
-    parts = [f"{known['concurrency']:,} requests at once", f"gaps up to {_bytes(known['gap_bytes'])}"]
+    parts = [f"{_count(known['concurrency'], 'request')} at a time", f"gaps up to {_bytes(known['gap_bytes'])}"]
     if "seconds_to_first_byte" in known:
         parts.append(f"first byte after {_seconds(known['seconds_to_first_byte'])}")
     if "bytes_per_second" in known:
-        parts.append(f"{_bytes(known['bytes_per_second'])} a second and connection")
+        parts.append(f"{_bytes(known['bytes_per_second'])} per second and connection")
     if "adapter" in known:
-        parts.append(f"by {known['adapter']}, which is slower")
+        parts.append(f"through {known['adapter']}, which is slower")
     return f"{url}: {', '.join(parts)}"
 
 
 def _measured(measured: Mapping[str, Any] | None) -> Iterator[str]:
     if measured is None:
         return
-    asked = f"{_bytes(measured['bytes_fetched'])} in {measured['requests']:,} requests"
-    in_gaps, again = _bytes(_over_read(measured)), f"{measured['retries']:,} made again"
-    yield f"{measured['rows']:,} rows, {asked}, {in_gaps} of them in gaps, {again}"
+    in_gaps, retries = _bytes(_over_read(measured)), _count(measured["retries"], "retry", "retries")
+    yield f"{_count(measured['rows'], 'row')}, {_asked(measured)}, of which {in_gaps} in gaps; {retries}"
     names = ("fetching", "decoding", "gathering")
     stages = ", ".join(f"{_seconds(measured[f'seconds_{name}'])} {name}" for name in names)
-    yield f"{_seconds(measured['seconds'])} in all: {stages}; {_bytes(measured['peak_memory_bytes'])} held at most"
+    yield f"{_seconds(measured['seconds'])} in total: {stages}; at most {_bytes(measured['peak_memory_bytes'])} held"
 
 
 def _asked(counted: Mapping[str, Any]) -> str:
-    return f"{_bytes(counted['bytes_fetched'])} in {counted['requests']:,} requests"
+    return f"{_bytes(counted['bytes_fetched'])} in {_count(counted['requests'], 'request')}"
+
+
+def _count(number: int, thing: str, things: str = "") -> str:
+    return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
 
 
 def _over_read(counted: Mapping[str, Any]) -> int:

@@ -268,7 +268,7 @@ def test_without_fsspec_its_name_is_told(tmp_path):
 def test_an_explanation_says_who_reads(told):
     ds = load(told)
     assert ds.explain()["stores"]["told:///"]["adapter"] == "fsspec"
-    assert "by fsspec, which is slower" in str(ds.explain())
+    assert "through fsspec, which is slower" in str(ds.explain())
 
 
 def test_manifests_and_selections_are_written(told):

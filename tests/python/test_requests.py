@@ -266,5 +266,5 @@ def test_an_explanation_tells_requests_and_time_in_words(path):
     names = [line.split("  ")[0] for line in text.splitlines()]
     expected = ["rows", "row groups", "opening", "selection", "payload", "depth", "store", "order", "measured"]
     assert names == [*expected, "measured"]
-    assert "3 requests one after another: 1 for footers, 1 for predicates, 1 for the payload" in text
-    assert re.search(r"measured +8 rows, .* in \d+ requests, .* of them in gaps, 0 made again", text)
+    assert "3 round trips in sequence: 1 for footers, 1 for predicates, 1 for the payload" in text
+    assert re.search(r"measured +8 rows, .* in \d+ requests?, of which .* in gaps; 0 retries", text)

@@ -230,6 +230,23 @@ pub enum Error {
         right_url: String,
     },
 
+    /// A folder's value is none of the column of that name, which other objects have.
+    #[error(
+        "`{url}` has no column `{column}`, and its folder `{column}={value}` no `{stored}`, which the column is in `{stored_url}`; rename the folder, or open the objects separately"
+    )]
+    FolderMismatch {
+        /// The object.
+        url: String,
+        /// The column.
+        column: String,
+        /// The folder's value.
+        value: String,
+        /// The type of the column.
+        stored: Box<DataType>,
+        /// The first object that has the column.
+        stored_url: String,
+    },
+
     /// An object has two columns of the same name.
     #[error("`{url}` has more than one column named `{column}`; columns of such a file cannot be selected by name")]
     DuplicateColumn {

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::config;
 use crate::error::{Error, Result};
-use crate::process::LockOfProcess;
+use crate::process::{self, LockOfProcess};
 
 /// Receiving threads: each copies about 0.6 GB/s out of the system's buffers.
 const MAX_IO_THREADS: usize = 8;
@@ -74,7 +74,7 @@ impl Io {
             .enable_all()
             .build()
             .map_err(|source| Error::Thread { source })?;
-        Ok(Self { runtime: ManuallyDrop::new(runtime), process: std::process::id() })
+        Ok(Self { runtime: ManuallyDrop::new(runtime), process: process::current() })
     }
 
     /// Starts `future` on the runtime.
@@ -112,7 +112,7 @@ impl Io {
 impl Drop for Io {
     #[expect(unsafe_code, reason = "a forked child must not run the runtime's destructor")]
     fn drop(&mut self) {
-        if self.process == std::process::id() {
+        if self.process == process::current() {
             // SAFETY: taken once, here, where nobody else can reach the field any more.
             end(unsafe { ManuallyDrop::take(&mut self.runtime) });
         }

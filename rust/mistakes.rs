@@ -305,6 +305,18 @@ fn uses() -> Vec<Mistake> {
             ["`big`", "`Int64`", "x.parquet", "`Utf8`", "y.parquet"]
         ),
         mistake!(
+            "a folder whose value is none of a column",
+            |folder| {
+                std::fs::create_dir(folder.join("big=two")).unwrap();
+                let other: ArrayRef = Arc::new(StringArray::from(vec!["1"]));
+                std::fs::write(folder.join("big=two/y.parquet"), parquet(vec![("other", other)])).unwrap();
+                of_bytes(folder, sound())?;
+                open(&[folder.to_str().unwrap()], None, &[])
+            },
+            Error::FolderMismatch { .. },
+            ["`big=two`", "`Int64`", "x.parquet", "y.parquet"]
+        ),
+        mistake!(
             "a column that is not there",
             |folder| of_bytes(folder, sound())?.select_columns(&["biq".into()]),
             Error::UnknownColumn { .. },

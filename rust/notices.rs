@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
+use crate::process;
 use crate::secrets::redacted;
 
 /// Maximum number of kept notices; more are dropped.
@@ -37,7 +38,7 @@ static HAS_ANY: AtomicBool = AtomicBool::new(false);
 
 /// Keeps a notice of this process.
 pub(crate) fn push(notice: Notice) {
-    let process = std::process::id();
+    let process = process::current();
     let Some(mut queue) = (0..TRIES).find_map(|_| try_lock().or_else(pause)) else { return };
     if queue.0 != process {
         *queue = (process, Vec::new());
@@ -56,7 +57,7 @@ pub fn take_notices() -> Vec<Notice> {
     let Some(mut queue) = try_lock() else { return Vec::new() };
     HAS_ANY.store(false, Ordering::Release);
     let taken = std::mem::take(&mut queue.1);
-    let is_ours = queue.0 == std::process::id();
+    let is_ours = queue.0 == process::current();
     drop(queue);
     taken.into_iter().filter(|_| is_ours).map(Notice::redacted).collect()
 }

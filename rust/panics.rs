@@ -13,6 +13,15 @@ thread_local! {
 /// Decoders index by what a corrupt file claims. Every access is checked, so a panic there is a rejection, not a bug
 /// that should show up in a user's terminal.
 pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    prepare();
+    let before = IS_EXPECTED.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    IS_EXPECTED.set(before);
+    result.map_err(|panic| message(panic.as_ref()))
+}
+
+/// Has expected panics not printed. [`caught`] does so, too.
+pub(crate) fn prepare() {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
         let print = std::panic::take_hook();
@@ -22,10 +31,6 @@ pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
             }
         }));
     });
-    let before = IS_EXPECTED.replace(true);
-    let result = catch_unwind(AssertUnwindSafe(work));
-    IS_EXPECTED.set(before);
-    result.map_err(|panic| message(panic.as_ref()))
 }
 
 /// Returns the message of a panic.

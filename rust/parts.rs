@@ -5,8 +5,10 @@ use std::iter;
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
 use arrow_buffer::ArrowNativeType;
 pub use arrow_buffer::Buffer;
+use arrow_data::transform::MutableArrayData;
 use arrow_data::{ArrayData, ArrayDataBuilder, BufferSpec, layout};
 use arrow_schema::{ArrowError, DataType, SchemaRef};
+use arrow_select::concat::concat;
 
 use crate::stream::gather;
 
@@ -17,6 +19,20 @@ pub struct Parts {
     pub arrays: Vec<(u64, bool)>,
     /// The buffers of each array, validity first.
     pub buffers: Vec<Buffer>,
+}
+
+/// Returns the values of arrays of one type, one array after another, in memory of their own; only dictionaries may be
+/// shared.
+///
+/// # Errors
+///
+/// [`ArrowError`] for no arrays, or arrays of different types, and if there are too many values for their type.
+pub fn joined(arrays: &[&dyn Array]) -> Result<ArrayRef, ArrowError> {
+    let [array] = arrays else { return concat(arrays) };
+    let data = array.to_data();
+    let mut copy = MutableArrayData::new(vec![&data], false, data.len());
+    copy.try_extend(0, 0, data.len())?;
+    Ok(make_array(copy.freeze()))
 }
 
 /// Returns the parts of a batch, sharing its memory; copied if they are a view of something larger. `None` if a type

@@ -9,6 +9,35 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Returns a number that this process shares with no process that it was forked from.
+///
+/// The system's own numbers will not do: it gives that of a process that has ended to another, which may be the
+/// grandchild that has its memory. Asking for them is also a system call.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[expect(unsafe_code, reason = "no crate that is linked anyway is told of forks")]
+pub(crate) fn current() -> u32 {
+    use std::sync::Once;
+    use std::sync::atomic::AtomicU32;
+
+    static NUM_FORKS: AtomicU32 = AtomicU32::new(1);
+    static COUNTED: Once = Once::new();
+
+    extern "C" fn count() {
+        NUM_FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    COUNTED.call_once(|| {
+        // SAFETY: the handler only adds to a number, and lives as long as the process. If there is no memory for it, a
+        // child is taken for its parent.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(count)) };
+    });
+    NUM_FORKS.load(Ordering::Relaxed)
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub(crate) fn current() -> u32 {
+    std::process::id()
+}
+
 /// A value that belongs to the process that made it; a forked child can neither get nor drop it.
 pub struct OfProcess<T> {
     process: u32,
@@ -18,7 +47,7 @@ pub struct OfProcess<T> {
 impl<T> OfProcess<T> {
     /// Wraps `value` for the current process.
     pub fn new(value: T) -> Self {
-        Self { process: std::process::id(), value: ManuallyDrop::new(value) }
+        Self { process: current(), value: ManuallyDrop::new(value) }
     }
 
     /// Returns the value as a forked child sees it.
@@ -29,7 +58,7 @@ impl<T> OfProcess<T> {
     }
 
     fn is_ours(&self) -> bool {
-        self.process == std::process::id()
+        self.process == current()
     }
 
     /// Returns the value in the process that made it.
@@ -82,7 +111,7 @@ impl<T: Default> LockOfProcess<T> {
     /// Locks this process's value.
     #[expect(unsafe_code, reason = "what it points to is shared by all who look at it")]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        let process = std::process::id();
+        let process = current();
         let mut held = self.held.load(Ordering::Acquire);
         loop {
             // SAFETY: if not null, it came from `Box::into_raw` below, and is freed when `self` is dropped, or never.
@@ -110,10 +139,16 @@ impl<T> Drop for LockOfProcess<T> {
     fn drop(&mut self) {
         let held = *self.held.get_mut();
         // SAFETY: as in `lock`; nobody else can reach it any more.
-        if unsafe { held.as_ref() }.is_some_and(|held| held.process == std::process::id()) {
+        if unsafe { held.as_ref() }.is_some_and(|held| held.process == current()) {
             // SAFETY: it came from `Box::into_raw`, and is freed once, here.
             drop(unsafe { Box::from_raw(held) });
         }
+    }
+}
+
+impl<T> std::fmt::Debug for LockOfProcess<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LockOfProcess").finish_non_exhaustive()
     }
 }
 
@@ -128,6 +163,33 @@ mod tests {
     use std::sync::{Arc, Barrier};
 
     use super::*;
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn a_child_and_its_child_are_other_processes() {
+        let ours = current();
+        #[expect(unsafe_code, reason = "what a fork does is what it is about")]
+        // SAFETY: children only read a number, fork, wait and end.
+        let status = unsafe {
+            let wait = |child| {
+                let mut status = -1;
+                libc::waitpid(child, &raw mut status, 0);
+                libc::WEXITSTATUS(status)
+            };
+            match libc::fork() {
+                0 => {
+                    let child = current();
+                    let status = match libc::fork() {
+                        0 => libc::_exit(i32::from([ours, child].contains(&current()))),
+                        grandchild => wait(grandchild),
+                    };
+                    libc::_exit(status + i32::from(child == ours))
+                }
+                child => wait(child),
+            }
+        };
+        assert_eq!((status, current()), (0, ours));
+    }
 
     #[test]
     fn a_lock_is_one_for_all_threads() {

@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::features;
 use crate::metrics::{Metrics, Progress, Stage};
 use crate::outputs::{Origin, Outputs};
-use crate::process::OfProcess;
+use crate::panics;
+use crate::process::{LockOfProcess, OfProcess};
 use crate::restrict::Restriction;
 use crate::selection::{Filter, Kept, Limits, Payload, Selection, Sought, unknown_column};
 use crate::source::{Ahead, Connection};
@@ -52,8 +53,8 @@ pub struct Dataset {
 #[derive(Debug)]
 struct Known {
     ours: OfProcess<()>,
-    first: OnceCell<Arc<Answer>>,
-    forked: OnceCell<Arc<Answer>>,
+    first: Arc<OnceCell<Arc<Answer>>>,
+    forked: LockOfProcess<Arc<OnceCell<Arc<Answer>>>>,
     /// What was read along with it, by the process that evaluated it.
     ahead: OfProcess<Mutex<Option<Arc<Ahead>>>>,
 }
@@ -61,7 +62,7 @@ struct Known {
 impl Default for Known {
     fn default() -> Self {
         let ahead = OfProcess::new(Mutex::default());
-        Self { ours: OfProcess::new(()), first: OnceCell::new(), forked: OnceCell::new(), ahead }
+        Self { ours: OfProcess::new(()), first: Arc::default(), forked: LockOfProcess::new(), ahead }
     }
 }
 
@@ -77,13 +78,13 @@ pub enum Reading {
 }
 
 impl Known {
-    fn get(&self) -> Option<&Arc<Answer>> {
-        self.first.get().or_else(|| self.forked.get())
+    fn get(&self) -> Option<Arc<Answer>> {
+        self.first.get().cloned().or_else(|| self.cell().get().cloned())
     }
 
     /// Returns the cell that this process may fill.
-    fn cell(&self) -> &OnceCell<Arc<Answer>> {
-        if self.ours.get().is_some() { &self.first } else { &self.forked }
+    fn cell(&self) -> Arc<OnceCell<Arc<Answer>>> {
+        if self.ours.get().is_some() { Arc::clone(&self.first) } else { Arc::clone(&self.forked.lock()) }
     }
 }
 
@@ -119,9 +120,11 @@ impl Dataset {
         }
     }
 
-    /// Initializes what all filters of a process share. [`Self::filter`] does so, too; callers whose other threads may
-    /// fork meanwhile must make sure that this has been done before.
-    pub fn prepare_filters() {
+    /// Initializes what all datasets and filters of a process share. They do so, too; callers whose other threads may fork
+    /// meanwhile must make sure that this has been done before: a child would wait for ever for what was half done.
+    pub fn prepare() {
+        panics::prepare();
+        config::largest_read_bytes();
         Filter::prepare();
     }
 
@@ -384,7 +387,7 @@ impl Dataset {
             // If another thread was faster, the same answer is in place.
             drop(self.answer.cell().set(Arc::new(all)));
         }
-        self.answer.get().cloned()
+        self.answer.get()
     }
 
     /// Returns the selection if it is known without reading anything.

@@ -271,9 +271,7 @@ def _shuffled(dataset: Any, shuffle: bool | None) -> Dataset | MappedDataset:
     if shuffle:
         return dataset if bare._shuffle is not None else dataset.shuffle()
     if bare._shuffle is not None:
-        raise SettingError(
-            "shuffle: the dataset is shuffled by `ds.shuffle` already; leave that out, or pass `shuffle=False`"
-        )
+        raise SettingError("shuffle=False: `ds.shuffle` shuffles this dataset; leave one of the two out")
     return dataset
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -324,7 +325,9 @@ def _text(path: Path) -> str | None:
         # With its own line ends, which matter for the head of a card.
         return path.read_bytes().decode("utf-8-sig", errors="replace") if path.is_file() else None
     except PermissionError as error:
-        raise AccessDeniedError(f"permission denied for `{path}`; this user has not the rights to read it") from error
+        # In a folder that may not be entered, nobody knows whether the file exists.
+        denied = path if os.access(path.parent, os.X_OK) else path.parent
+        raise AccessDeniedError(f"permission denied for `{denied}`; this user has not the rights to read it") from error
     except OSError as error:
         raise StoreError(f"cannot read `{path}`: {error}") from error
 

@@ -158,7 +158,10 @@ class Step:
                 seed_generators(int(seeds[index]))
             row = {name: row_of(column, index) for name, column in batch.items()}
             extra = ([position] if self.with_indices else []) + ([int(seeds[index])] if self.with_seeds else [])
-            results.append(self._call(row, extra))
+            try:
+                results.append(self._call(row, extra))
+            except Exception as error:
+                raise _RowError(position) from error
         if all(result is None for result in results):
             return None
         return _columns(results, rows)
@@ -194,6 +197,10 @@ class Collate:
 
 class _WrongResultError(Exception):
     """Tells why the result of a function is invalid."""
+
+
+class _RowError(Exception):
+    """Tells the position of the row on which a function failed; the cause is what it raised."""
 
 
 def told(error: BaseException) -> str:
@@ -279,6 +286,9 @@ class Program:
             return step.function(self._rows(carried, batch))
         except _WrongResultError as error:
             raise TransformError(f"{self._where(step)} returned for {rows}: {error}") from None
+        except _RowError as error:
+            row, cause = f"the row at position {error} of epoch {rows.epoch}", error.__cause__ or error
+            raise TransformError(f"{self._where(step)} failed on {row}: {told(cause)}") from cause
         except Exception as error:
             raise TransformError(f"{self._where(step)} failed on {rows}: {told(error)}") from error
 

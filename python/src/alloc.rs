@@ -23,8 +23,8 @@ use crate::small::{self, SMALL};
 /// are often this small, and there are hundreds of them.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// Mapped blocks are page-aligned.
-const PAGE_BYTES: usize = 4096;
+/// Mapped blocks are page-aligned, and whole pages: no kernel has larger ones.
+const PAGE_BYTES: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 64 << 10 };
 
 /// The fraction of a memory limit (one in this many bytes) that freed blocks may always take.
 const KEPT_SHARE: usize = 16;
@@ -66,9 +66,7 @@ pub(crate) fn set_memory_limit(memory_limit: u64) {
 
 /// A stream or selection that runs, or ran a moment ago: freed blocks may take the rest of its memory limit.
 #[derive(Debug)]
-pub(crate) struct OfStream {
-    process: u32,
-}
+pub(crate) struct OfStream(());
 
 impl OfStream {
     /// Begins a stream of `memory_limit` bytes, and gives back freed blocks that an earlier limit allowed and this one
@@ -81,16 +79,14 @@ impl OfStream {
             BEFORE.store(USED.load(Ordering::Relaxed).saturating_add(small::bytes()), Ordering::Relaxed);
         }
         shrink();
-        Self { process: std::process::id() }
+        Self(())
     }
 }
 
 impl Drop for OfStream {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
-            STREAMS.fetch_sub(1, Ordering::Relaxed);
-            shrink();
-        }
+        STREAMS.fetch_sub(1, Ordering::Relaxed);
+        shrink();
     }
 }
 
@@ -258,7 +254,7 @@ fn is_large(layout: &Layout) -> bool {
 /// Untouched pages take no memory, so a fresh block costs its size, whatever its length.
 fn mapped_len(size: usize) -> usize {
     let step = size.next_power_of_two() / (2 * STEPS);
-    size.div_ceil(step) * step
+    (size.div_ceil(step) * step).next_multiple_of(PAGE_BYTES)
 }
 
 /// Returns the class of a length that [`mapped_len`] returned.

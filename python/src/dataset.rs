@@ -75,7 +75,7 @@ fn opened<T: Send + 'static, F: Future<Output = Result<T, Error>> + Send + 'stat
     let io = Io::current().map_err(|error| to_py(&error))?;
     let progress = Arc::new(Progress::default());
     let opening = open(Arc::clone(&progress));
-    wait_and(py, &io, &progress, Some(on_progress), opening, Dataset::prepare_filters)
+    wait_and(py, &io, &progress, Some(on_progress), opening, Dataset::prepare)
 }
 
 #[pymethods]
@@ -153,7 +153,7 @@ impl PyDataset {
     #[pyo3(signature = (sql, parameters=BTreeMap::new()))]
     fn filter(this: &Bound<'_, Self>, sql: &str, parameters: BTreeMap<String, Py<PyAny>>) -> PyResult<Self> {
         // Initialized once: keep the GIL, so that no fork finds it half done.
-        Dataset::prepare_filters();
+        Dataset::prepare();
         let Self { dataset, recipe, .. } = this.get();
         let values = sql::values(this.py(), &parameters)?;
         let filtered = this.py().detach(|| dataset.filter_with(sql, values)).map_err(|error| to_py(&error))?;
@@ -174,7 +174,7 @@ impl PyDataset {
         tables: BTreeMap<String, Py<PyAny>>,
         functions: Vec<Py<PyFunction>>,
     ) -> PyResult<Self> {
-        Dataset::prepare_filters();
+        Dataset::prepare();
         let (py, base) = (this.py(), this.get());
         let request = sql::request(py, &text, &parameters, &tables, &functions)?;
         let dataset = py.detach(|| base.dataset.sql(&request)).map_err(|error| to_py(&error))?;
@@ -192,7 +192,7 @@ impl PyDataset {
         functions: Vec<Py<PyFunction>>,
         memory_limit: u64,
     ) -> PyResult<Py<PyAny>> {
-        Dataset::prepare_filters();
+        Dataset::prepare();
         let request = sql::request(py, text, &parameters, &tables, &functions)?;
         let rows = py.detach(|| self.dataset.query_rows(&request, memory_limit)).map_err(|error| to_py(&error))?;
         sql::rows_to_py(py, rows)
@@ -423,7 +423,7 @@ impl PyDataset {
         };
         let snapshot = Arc::new(wait(py, &io, &progress, None, opening)?);
         if !filters.is_empty() {
-            Dataset::prepare_filters();
+            Dataset::prepare();
         }
         let rebuild = || {
             let mut dataset = Dataset::new(snapshot);
@@ -510,7 +510,7 @@ impl PyDataset {
     /// The rows as a `datafusion` table, for the `datafusion` version that this library is built with.
     fn __datafusion_table_provider__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         // Filters and connections initialize process-wide state, which a fork must not find half done: keep the GIL.
-        Dataset::prepare_filters();
+        Dataset::prepare();
         self.dataset.connect(&Arc::new(Metrics::default())).map_err(|error| to_py(&error))?;
         table_capsule(py, self.dataset.table_provider())
     }

@@ -73,7 +73,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::ObjectChanged { .. } => "ObjectChangedError",
         Error::NotParquet { .. } | Error::Decode { .. } | Error::Cast { .. } | Error::Manifest { .. } => "DataError",
         Error::Value { .. } => "DataError",
-        Error::SchemaMismatch { .. } | Error::DuplicateColumn { .. } => "SchemaError",
+        Error::SchemaMismatch { .. } | Error::FolderMismatch { .. } | Error::DuplicateColumn { .. } => "SchemaError",
         Error::UnknownColumn { .. } => "ColumnNotFoundError",
         Error::Sql { .. } | Error::NotBoolean { .. } | Error::Evaluate { .. } => "QueryError",
         Error::ManyRows { .. } | Error::Function { .. } | Error::Spill { .. } => "QueryError",

@@ -10,9 +10,12 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
-/// How long the exit waits for these threads: user functions may take any time.
-const PATIENCE: Duration = Duration::from_secs(1);
+use crate::runtime::TICK;
+
+/// How long the exit waits for these threads at most: a user function may take its time, and is interrupted by Ctrl-C.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often the exit checks for them.
 const LOOK: Duration = Duration::from_millis(1);
@@ -26,26 +29,41 @@ static NUM_INSIDE: AtomicUsize = AtomicUsize::new(0);
 /// Registers [`begin`] to be called at Python's exit.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let begin = wrap_pyfunction!(begin, module)?;
-    module.py().import("atexit")?.call_method1("register", (begin,)).map(drop)
+    let py = module.py();
+    py.import("atexit")?.call_method1("register", (begin,))?;
+    // A forked child has none of its parent's threads to wait for.
+    let forget = PyDict::new(py);
+    forget.set_item("after_in_child", wrap_pyfunction!(forget_threads, module)?)?;
+    py.import("os")?.call_method("register_at_fork", (), Some(&forget)).map(drop)
+}
+
+#[pyfunction]
+fn forget_threads() {
+    NUM_INSIDE.store(0, Ordering::SeqCst);
 }
 
 /// Pauses streams, has [`attached`] refuse other threads, and waits for those already let in.
 #[pyfunction]
-fn begin(py: Python<'_>) {
+fn begin(py: Python<'_>) -> PyResult<()> {
     forebay::rest();
     ENDING.get_or_init(|| thread::current().id());
     fence(Ordering::SeqCst);
-    // At the end of a subinterpreter, threads can no longer come back to it.
-    if NUM_INSIDE.load(Ordering::SeqCst) == 0 {
-        return;
+    let end = Instant::now() + PATIENCE;
+    // Not even detached without need: at the end of a subinterpreter, threads can no longer come back to it.
+    while is_anybody_inside() && Instant::now() < end {
+        py.detach(|| {
+            let pause = Instant::now() + TICK;
+            while is_anybody_inside() && Instant::now() < pause {
+                thread::sleep(LOOK);
+            }
+        });
+        py.check_signals()?;
     }
-    py.detach(|| {
-        // In a forked child no thread is inside any more, whatever the counter says.
-        let end = Instant::now() + PATIENCE;
-        while NUM_INSIDE.load(Ordering::SeqCst) > 0 && Instant::now() < end {
-            thread::sleep(LOOK);
-        }
-    });
+    Ok(())
+}
+
+fn is_anybody_inside() -> bool {
+    NUM_INSIDE.load(Ordering::SeqCst) > 0
 }
 
 /// Runs `work` with the GIL, from any thread; `None` at Python's exit.
@@ -70,6 +88,7 @@ impl Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        NUM_INSIDE.fetch_sub(1, Ordering::SeqCst);
+        // In a child that this thread has forked meanwhile, it is not counted any more.
+        let _ = NUM_INSIDE.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |inside| inside.checked_sub(1));
     }
 }

@@ -18,6 +18,7 @@ pub(crate) struct PyPacker {
 }
 
 impl PyPacker {
+    /// Called without the GIL: pushing drops batches, whose memory may be Python's.
     fn lock(&self) -> MutexGuard<'_, Packer> {
         self.packer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,26 +53,26 @@ impl PyPacker {
     }
 
     #[getter]
-    fn has_batch(&self) -> bool {
-        self.lock().has_batch()
+    fn has_batch(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.lock().has_batch())
     }
 
     #[getter]
-    fn is_done(&self) -> bool {
-        self.lock().is_done()
+    fn is_done(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.lock().is_done())
     }
 
     /// The position of packing after the last batch that was taken.
     #[getter]
-    fn mark(&self) -> (u64, u64) {
-        let Mark { document, done } = self.lock().mark();
+    fn mark(&self, py: Python<'_>) -> (u64, u64) {
+        let Mark { document, done } = py.detach(|| self.lock().mark());
         (document, done)
     }
 
     /// Number of tokens delivered, and of positions without one.
     #[getter]
-    fn filled(&self) -> (u64, u64) {
-        self.lock().filled()
+    fn filled(&self, py: Python<'_>) -> (u64, u64) {
+        py.detach(|| self.lock().filled())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Waits for the core without holding the GIL, so that other threads can run and Ctrl-C works.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_int};
 use std::future::Future;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -80,6 +80,20 @@ pub(crate) fn warn(py: Python<'_>) -> PyResult<()> {
         PyErr::warn(py, &class, &text, level)?;
     }
     Ok(())
+}
+
+#[expect(unsafe_code, reason = "PyO3 does not ask: the function is not in the stable ABI, but every CPython has it")]
+unsafe extern "C" {
+    /// Returns 1 if the calling thread holds the GIL.
+    safe fn PyGILState_Check() -> c_int;
+}
+
+/// Runs `work` without the GIL, which the caller may hold without PyO3 knowing: some libraries that take an Arrow stream
+/// do while they wait for its batches, and our threads may need it to make them.
+pub(crate) fn released<T: Send>(mut work: impl FnMut() -> T + Send) -> T {
+    let is_held = PyGILState_Check() == 1;
+    let done = if is_held { Python::try_attach(|py| py.detach(&mut work)) } else { None };
+    done.unwrap_or_else(work)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

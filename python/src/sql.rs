@@ -125,19 +125,15 @@ fn one_array(returned: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
         PyTypeError::new_err(format!("it returned {class}, expected an Arrow array such as `pyarrow.array(...)`"))
     })?;
     let refused = |error: ArrowError| PyValueError::new_err(error.to_string());
-    match array {
-        AnyArray::Array(array) => {
-            let (array, _) = array.into_inner();
-            check(&array).map_err(refused)?;
-            Ok(array)
-        }
-        AnyArray::Stream(_) => {
-            let chunks = array.into_chunked_array().map_err(PyErr::from)?;
-            chunks.chunks().iter().try_for_each(check).map_err(refused)?;
-            let chunks: Vec<&dyn Array> = chunks.chunks().iter().map(AsRef::as_ref).collect();
-            arrow_select::concat::concat(&chunks).map_err(refused)
-        }
-    }
+    let chunks = match array {
+        AnyArray::Array(array) => vec![array.into_inner().0],
+        AnyArray::Stream(_) => array.into_chunked_array().map_err(PyErr::from)?.chunks().to_vec(),
+    };
+    chunks.iter().try_for_each(check).map_err(refused)?;
+    // Copied: memory of NumPy's is freed with the GIL held, and our threads free it whenever they like, also at Python's
+    // exit.
+    let chunks: Vec<&dyn Array> = chunks.iter().map(AsRef::as_ref).collect();
+    forebay::parts::joined(&chunks).map_err(refused)
 }
 
 /// Validates an array of another library, which may have invalid UTF-8 or out-of-range indexes and offsets: all readers

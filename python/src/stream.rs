@@ -24,7 +24,7 @@ use crate::error::to_py;
 use crate::exit::attached;
 #[cfg(target_os = "linux")]
 use crate::kept::Kept;
-use crate::runtime::{TICK, warn};
+use crate::runtime::{TICK, released, warn};
 
 /// Batches in order, each with the position after it.
 #[pyclass(name = "Stream", module = "forebay._lib", frozen)]
@@ -90,7 +90,7 @@ impl Running {
         if self.calls_python {
             attached(|py| py.detach(|| stream.close()));
         } else {
-            stream.close();
+            released(|| stream.close());
         }
         self.ended.get_or_init(|| Ended { holes: stream.holes(), stats: stream.stats() });
     }
@@ -308,12 +308,12 @@ impl<S> Interruptible<S> {
     }
 }
 
-impl<S: Poll> Iterator for Interruptible<S> {
+impl<S: Poll + Send> Iterator for Interruptible<S> {
     type Item = forebay::Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match self.source.poll(TICK) {
+            match released(|| self.source.poll(TICK)) {
                 Ok(Some(Some(batch))) => return Some(Ok(batch)),
                 Ok(Some(None)) => {
                     if self.is_main_thread() {

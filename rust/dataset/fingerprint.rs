@@ -1,5 +1,7 @@
 //! The identity of a dataset, for cursors.
 
+use std::collections::BTreeSet;
+
 use arrow_schema::Schema;
 use sha2::{Digest, Sha256};
 
@@ -27,9 +29,8 @@ pub(super) fn fingerprint(
     commit: Option<&str>,
 ) -> String {
     let folder = common_folder(fragments.iter().map(|fragment| fragment.object.path.as_ref()));
-    let first_partition = fragments.first().map_or(usize::MAX, |fragment| fragment.first_constant);
-    let columns = schema.fields().iter().enumerate().skip(first_partition);
-    let partitions = columns.map(|(column, field)| (field.name().as_str(), column));
+    let partitions: BTreeSet<usize> =
+        fragments.iter().flat_map(|fragment| fragment.constants.iter().map(|(column, _)| *column)).collect();
     let mut hash = Sha256::new();
     hash.update(VERSION);
     for fragment in fragments {
@@ -43,7 +44,8 @@ pub(super) fn fingerprint(
         hash.update(object.size_bytes.unwrap_or_default().to_le_bytes());
         hash.update(fragment.footer_digest);
     }
-    for (key, column) in partitions {
+    for column in partitions {
+        let key = schema.field(column).name();
         hash.update((key.len() as u64).to_le_bytes());
         hash.update(key);
         for fragment in fragments {

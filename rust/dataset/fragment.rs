@@ -44,9 +44,8 @@ pub struct Fragment {
     kept: Kept,
     /// The path relative to what was listed, whose folders may be partition columns.
     pub(super) relative: Box<str>,
-    /// The values of the dataset's partition columns, which follow the objects' columns.
-    pub(super) constants: Box<[Constant]>,
-    pub(super) first_constant: usize,
+    /// The values of the dataset's columns that come from the object's folders, in the order of the columns.
+    pub(super) constants: Box<[(usize, Constant)]>,
     /// The bytes that the footer was parsed from, as catalogues store them.
     pub(super) packed: Bytes,
     /// How many bytes from the object's end they cover.
@@ -98,7 +97,6 @@ impl Fragment {
             kept,
             relative: relative.as_str().into(),
             constants: Box::default(),
-            first_constant: usize::MAX,
             packed,
             tail_bytes: trimmed.num_bytes(),
         }))
@@ -121,9 +119,10 @@ impl Fragment {
         self.kept.get(range)
     }
 
-    /// Returns the value of the dataset's partition column here; `None` for other columns.
+    /// Returns the value of the dataset's column if it comes from the object's folders.
     pub(crate) fn constant(&self, column: usize) -> Option<&Constant> {
-        self.constants.get(column.checked_sub(self.first_constant)?)
+        let place = self.constants.binary_search_by_key(&column, |(of, _)| *of).ok()?;
+        Some(&self.constants[place].1)
     }
 
     /// Returns the footer's metadata of a row group.

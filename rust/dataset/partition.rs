@@ -1,24 +1,27 @@
 //! Columns from the names of folders: `lang=de/year=2024/part-0.parquet`.
 //!
 //! Their values are the same in all rows of an object, so they need no bytes: they serve as statistics, and batches get
-//! them as constants. A key that any object has as a column is not taken from the folders: the rows have their own
-//! values, and an object may hold several.
+//! them as constants. An object that has a column of that name keeps its own values, which may be several; others of
+//! the same dataset get those of their folders, as values of that column.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Date32Array, Int64Array, StringArray, new_null_array};
+use arrow_array::{Array, ArrayRef, Date32Array, Int64Array, StringArray, make_array, new_null_array};
 use arrow_buffer::{Buffer, OffsetBuffer};
 use arrow_cast::parse::Parser;
-use arrow_schema::{DataType, Field};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_data::transform::MutableArrayData;
+use arrow_schema::{DataType, Field, FieldRef};
 
 use super::Fragment;
+use crate::error::{Error, Result};
 
 /// How Hive, Spark and pyarrow write NULL.
 const NULL_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// The value of a partition column in all rows of an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Constant {
     /// NULL, or no such folder.
     Null,
@@ -28,6 +31,8 @@ pub(crate) enum Constant {
     Date(i32),
     /// For any other column.
     Text(Arc<str>),
+    /// One value, for a column that other objects have.
+    Stored(ArrayRef, Arc<str>),
 }
 
 impl Constant {
@@ -40,7 +45,7 @@ impl Constant {
         match self {
             Self::Null | Self::Date(_) => 4,
             Self::Integer(_) => 8,
-            Self::Text(text) => text.len() as u64 + 4,
+            Self::Text(text) | Self::Stored(_, text) => text.len() as u64 + 4,
         }
     }
 
@@ -50,7 +55,7 @@ impl Constant {
             Self::Null => vec![0],
             Self::Integer(value) => [&[1][..], &value.to_le_bytes()].concat(),
             Self::Date(value) => [&[2][..], &value.to_le_bytes()].concat(),
-            Self::Text(text) => [&[3][..], text.as_bytes()].concat(),
+            Self::Text(text) | Self::Stored(_, text) => [&[3][..], text.as_bytes()].concat(),
         }
     }
 
@@ -64,8 +69,18 @@ impl Constant {
                 let offsets = OffsetBuffer::from_repeated_length(text.len(), len);
                 Arc::new(StringArray::new(offsets, Buffer::from(text.repeat(len).into_bytes()), None))
             }
+            Self::Stored(value, _) => repeated(value, len),
         }
     }
+}
+
+/// Returns an array of one value as `len` rows of it.
+fn repeated(value: &ArrayRef, len: usize) -> ArrayRef {
+    let data = value.to_data();
+    let mut rows = MutableArrayData::new(vec![&data], false, len);
+    // Where offsets overflow, there are fewer rows: an error for whoever puts them beside other columns.
+    let _ = (0..len).try_for_each(|_| rows.try_extend(0, 0, 1));
+    make_array(rows.freeze())
 }
 
 /// Returns the keys and values of the folders in `relative`, an object's path relative to what was listed; `None` for
@@ -105,35 +120,68 @@ fn decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
-/// Returns the partition columns of all fragments, in their order in paths, and sets each fragment's values; `columns`
-/// are those of the objects.
-pub(super) fn columns(fragments: &mut [Fragment], columns: &HashSet<&str>) -> Vec<Field> {
+/// Returns the columns that only folders have, in their order in paths, and sets each fragment's values; `stored` are the
+/// columns of the objects, each with the object that has it first.
+///
+/// # Errors
+///
+/// [`Error::FolderMismatch`] for a value that a column of the objects cannot hold.
+pub(super) fn columns(fragments: &mut [Fragment], stored: &[(FieldRef, usize)]) -> Result<Vec<Field>> {
     let paths: Vec<_> = fragments.iter().map(|fragment| pairs(&fragment.relative)).collect();
+    let places: HashMap<&str, usize> =
+        stored.iter().enumerate().map(|(place, (field, _))| (field.name().as_str(), place)).collect();
     let mut keys: Vec<&str> = Vec::new();
-    let mut known = columns.clone();
+    let mut known = HashSet::new();
     for (key, _) in paths.iter().flatten() {
-        if known.insert(key) {
+        if known.insert(key.as_str()) && !places.contains_key(key.as_str()) {
             keys.push(key);
         }
     }
-    let value_of = |path: &[(String, Option<String>)], key: &str| {
-        path.iter().find(|(known, _)| known == key).and_then(|(_, value)| value.clone())
-    };
+    let mut constants: Vec<Vec<(usize, Constant)>> = vec![Vec::new(); fragments.len()];
+    for (number, path) in paths.iter().enumerate() {
+        for (key, text) in path {
+            let (Some(&place), Some(text)) = (places.get(key.as_str()), text) else { continue };
+            if fragments[number].schema.field_with_name(key).is_err() {
+                constants[number].push((place, as_stored(text, &stored[place], &fragments[number], fragments)?));
+            }
+        }
+        constants[number].sort_unstable_by_key(|(place, _)| *place);
+    }
     let mut fields = Vec::with_capacity(keys.len());
-    let mut values: Vec<Vec<Constant>> = vec![Vec::with_capacity(keys.len()); fragments.len()];
     for key in keys {
-        let texts: Vec<Option<String>> = paths.iter().map(|path| value_of(path, key)).collect();
+        let text_of = |path: &[(String, Option<String>)]| {
+            path.iter().find(|(known, _)| known == key).and_then(|(_, value)| value.clone())
+        };
+        let texts: Vec<Option<String>> = paths.iter().map(|path| text_of(path)).collect();
         let data_type = type_of(texts.iter().flatten().map(String::as_str));
+        let place = stored.len() + fields.len();
         fields.push(Field::new(key, data_type.clone(), texts.iter().any(Option::is_none)));
-        for (values, text) in values.iter_mut().zip(texts) {
-            values.push(text.map_or(Constant::Null, |text| constant(&text, &data_type)));
+        for (constants, text) in constants.iter_mut().zip(texts) {
+            constants.push((place, text.map_or(Constant::Null, |text| constant(&text, &data_type))));
         }
     }
-    for (fragment, values) in fragments.iter_mut().zip(values) {
-        fragment.first_constant = columns.len();
-        fragment.constants = values.into();
+    for (fragment, constants) in fragments.iter_mut().zip(constants) {
+        fragment.constants = constants.into();
     }
-    fields
+    Ok(fields)
+}
+
+/// Returns the value of a folder of `fragment` as one of a column that other objects have.
+fn as_stored(
+    text: &str,
+    (field, first): &(FieldRef, usize),
+    fragment: &Fragment,
+    fragments: &[Fragment],
+) -> Result<Constant> {
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let value = cast_with_options(&StringArray::from(vec![text]), field.data_type(), &options);
+    value.map(|value| Constant::Stored(value, text.into())).map_err(|_| Error::FolderMismatch {
+        url: fragment.object.url.clone(),
+        column: field.name().clone(),
+        value: text.to_owned(),
+        stored: Box::new(field.data_type().clone()),
+        stored_url: fragments[*first].object.url.clone(),
+    })
 }
 
 /// Returns the type of a column with these values: integers or dates if all are, in canonical form (`007` is text),

@@ -24,8 +24,8 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 ///
-/// [`Error::SchemaMismatch`], naming both objects, the column and both types; [`Error::NotParquet`] for a name that
-/// cannot be exported.
+/// [`Error::SchemaMismatch`], naming both objects, the column and both types; [`Error::FolderMismatch`];
+/// [`Error::NotParquet`] for a name that cannot be exported.
 pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
     let Some(first) = fragments.first() else { return Ok(Schema::empty()) };
     let metadata = first.schema.metadata().clone();
@@ -71,8 +71,7 @@ pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
             return Err(Error::NotParquet { url, reason });
         }
     }
-    let names: HashSet<&str> = fields.iter().map(|(field, _)| field.name().as_str()).collect();
-    let partitions = partition::columns(fragments, &names);
+    let partitions = partition::columns(fragments, &fields)?;
     fields.extend(partitions.into_iter().map(|field| (Arc::new(field), 0)));
     set_columns(fragments, &fields, &first_fields);
     Ok(Schema::new_with_metadata(fields.into_iter().map(|(field, _)| field).collect::<Fields>(), metadata))

@@ -4,6 +4,7 @@
 //! Processors have time for that while a distant store prepares its response.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -11,6 +12,7 @@ use futures::future::{Either, join, select};
 use tokio::sync::Semaphore;
 
 use crate::io::Io;
+use crate::process::LockOfProcess;
 
 /// Smaller bodies are not worth it.
 pub(super) const LEAST_BYTES: u64 = 256 << 10;
@@ -22,7 +24,18 @@ const SOON: Duration = Duration::from_millis(2);
 const PAGE_BYTES: usize = 4096;
 
 /// Number of bodies whose memory is prepared at the same time.
-static TURNS: Semaphore = Semaphore::const_new(2);
+const MOST_AT_ONCE: usize = 2;
+
+/// The turns of this process: those that its parent's threads have taken do not come back.
+static TURNS: LockOfProcess<Turns> = LockOfProcess::new();
+
+struct Turns(Arc<Semaphore>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MOST_AT_ONCE)))
+    }
+}
 
 /// Awaits `answer`, and meanwhile prepares `room` as far as time allows.
 pub(super) async fn meanwhile<T>(io: &Io, room: BytesMut, answer: impl Future<Output = T>) -> (T, BytesMut) {
@@ -31,7 +44,8 @@ pub(super) async fn meanwhile<T>(io: &Io, room: BytesMut, answer: impl Future<Ou
     }
     let turn = async {
         tokio::time::sleep(SOON).await;
-        TURNS.acquire().await
+        let turns = Arc::clone(&TURNS.lock().0);
+        turns.acquire_owned().await
     };
     let answer = pin!(answer);
     let (turn, answer) = match select(answer, pin!(turn)).await {

@@ -74,6 +74,11 @@ def failing(batch, indices, at=200, how="value"):
     return {"position": indices}
 
 
+def failing_row(row, index):
+    if index == 200:
+        fail("value", index)
+
+
 def fail(how, at):
     if how == "value":
         raise ValueError(f"no {at}")

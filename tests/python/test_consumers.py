@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import datetime as dt
 import decimal
 import gc
@@ -12,6 +13,7 @@ import arro3.core
 import arrow_types
 import datafusion
 import duckdb
+import fsspec
 import nanoarrow
 import numpy as np
 import pandas as pd
@@ -398,3 +400,32 @@ def test_capsules_that_nobody_takes_leave_no_thread(tmp_path):
     gc.collect()
     names = our_threads()
     assert not [name for name in names.values() if name.startswith("forebay-cpu")], names
+
+
+HOLDERS = {name: CONSUMERS[name][0] for name in ("nanoarrow", "arro3", "datafusion", "pyarrow")}
+"""Consumers of which some hold the GIL while they wait for a batch."""
+
+
+@pytest.mark.parametrize("consumer", HOLDERS)
+@pytest.mark.parametrize("is_main", [True, False], ids=["main thread", "another"])
+@pytest.mark.parametrize("what", ["function", "query", "file system"])
+def test_consumers_may_hold_the_gil_while_batches_are_made_that_need_it(tmp_path, consumer, is_main, what):
+    table = pa.table({"id": pa.array(range(5000), pa.int64())})
+    if what == "file system":
+        memory = fsspec.filesystem("memory")
+        with memory.open(f"{tmp_path}/a.parquet", "wb") as file:
+            pq.write_table(table, file, row_group_size=500)
+        rows = fb.load_dataset(f"memory:/{tmp_path}", split="train")
+    else:
+        pq.write_table(table, tmp_path / "a.parquet", row_group_size=500)
+        function = fb.Function(call=lambda ids: ids, arguments=[pa.int64()], returns=pa.int64())
+        ds = fb.load_dataset(tmp_path, split="train")
+        make = ds.sql if what == "function" else ds.query
+        rows = make("SELECT same(id) AS id FROM dataset", functions={"same": function})
+    take = HOLDERS[consumer]
+    if is_main:
+        taken = take(rows)
+    else:
+        with concurrent.futures.ThreadPoolExecutor(1) as one:
+            taken = one.submit(take, rows).result()
+    assert sorted(taken["id"].to_pylist()) == list(range(5000))

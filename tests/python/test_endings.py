@@ -264,6 +264,22 @@ going()
         ["300"] * 10 + [str([0] * 10)],
         "",
     ),
+    "a function takes its time when the program ends": (
+        """
+import pyarrow as pa
+def slow(column):
+    time.sleep(2)
+    return column
+function = fb.Function(call=slow, arguments=[pa.int64()], returns=pa.int64())
+batches = iter(ds.sql("SELECT slow(id) AS id FROM dataset", functions={"slow": function}).batches(10))
+threading.Thread(target=lambda: next(batches), daemon=True).start()
+time.sleep(0.5)
+going()
+""",
+        0,
+        [],
+        "",
+    ),
     "iterators are not copied, streams are": (
         """
 stream = ds.batches(100)

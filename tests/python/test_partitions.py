@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import duckdb
 import polars as pl
@@ -62,6 +62,45 @@ def test_values_are_those_of_other_readers(tmp_path, tree):
     assert rows(theirs, keys) == expected
     theirs = pl.scan_parquet(pattern, hive_partitioning=True, try_parse_hive_dates=True).collect().to_arrow()
     assert rows(theirs, keys) == expected
+
+
+@pytest.mark.parametrize(
+    ("stored", "type_", "paths"),
+    [
+        ([1999, 2024], pa.int32(), ["k=1", "k=007", f"k={NULL}", "k=-5"]),
+        (["x", None], pa.string(), ["k=a", "k=b%2Fc", f"k={NULL}", "k="]),
+        (["x", "y"], pa.dictionary(pa.int32(), pa.string()), ["k=a", "k=b"]),
+        ([dt.date(2024, 1, 2)], pa.date32(), ["k=2024-02-29", f"k={NULL}"]),
+        ([0.5], pa.float32(), ["k=1.5", "k=-2"]),
+        ([True], pa.bool_(), ["k=true", "k=false"]),
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_objects_without_a_column_of_others_get_the_value_of_their_folder(tmp_path, stored, type_, paths, is_first):
+    write(tmp_path, paths)
+    folder = tmp_path / ("k=" if is_first else "k=~")
+    folder.mkdir(exist_ok=True)
+    own = pa.table({"id": [100 + n for n in range(len(stored))], "k": pa.array(stored, type_)})
+    pq.write_table(own, folder / "own.parquet")
+    ours = pa.table(opened(tmp_path))
+    assert ours.schema.field("k").type == type_
+    texts = [None if path.endswith(NULL) else unquote(path.removeprefix("k=")) for path in paths]
+    values = [None if text is None else pa.array([text]).cast(type_)[0].as_py() for text in texts]
+    expected = [(number, values[number // 3]) for number in range(3 * len(paths))]
+    assert rows(ours, ["k"]) == [*expected, *((100 + n, value) for n, value in enumerate(stored))]
+    for value in {*values, *stored} - {None}:
+        kept = opened(tmp_path).filter("k = $value", params={"value": value})
+        assert sorted(kept[:]["id"]) == [number for number, of_row in rows(ours, ["k"]) if of_row == value]
+    assert len(opened(tmp_path).filter("k IS NULL")) == sum(value is None for _, value in rows(ours, ["k"]))
+
+
+def test_a_folder_whose_value_a_column_cannot_hold_is_named(tmp_path):
+    write(tmp_path, ["k=1", "k=two"])
+    pq.write_table(pa.table({"id": [9], "k": [7]}), tmp_path / "own.parquet")
+    with pytest.raises(
+        fb.SchemaError, match=r"k=two/part-0.parquet` has no column `k`, and its folder `k=two` no `Int64`.*own"
+    ):
+        opened(tmp_path)
 
 
 def test_types_are_integers_dates_or_text(tmp_path):

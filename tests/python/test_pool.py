@@ -102,6 +102,15 @@ def test_an_exception_names_function_and_rows_and_has_its_own_as_the_cause(
     assert stream.state_dict()["position"] == 192, "the batch that failed is the next one"
 
 
+@pytest.mark.parametrize("workers", [{}, {"num_threads": 2}, {"num_proc": 2}], ids=str)
+def test_an_exception_of_a_function_of_rows_names_the_row(rows: fb.Dataset, workers: dict[str, int]) -> None:
+    mapped = rows.map(functions.failing_row, with_indices=True, **workers)
+    with pytest.raises(fb.TransformError) as raised:
+        list(mapped.batches(32, rank=0, world_size=2))
+    assert str(raised.value) == "map: `failing_row` failed on the row at position 200 of epoch 0: ValueError: no 200"
+    assert repr(raised.value.__cause__) == "ValueError('no 200')"
+
+
 def test_after_an_exception_the_same_workers_go_on(rows: fb.Dataset) -> None:
     before = {child.pid for child in children()}
     stream = failing(rows, "value").batches(32)

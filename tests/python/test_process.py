@@ -183,6 +183,45 @@ def test_a_forked_child_gets_nothing_of_what_its_parent_has_taken(corpus):
     assert num_rows + sum(batch.num_rows for batch in batches) == 40_000
 
 
+GRANDCHILD = """
+import os, signal, sys, threading, time
+import pyarrow as pa
+import forebay as fb
+
+entered = threading.Event()
+
+def slow(column):
+    entered.set()
+    time.sleep(0.3)
+    return column
+
+function = fb.Function(call=slow, arguments=[pa.int64()], returns=pa.int64())
+ds = fb.load_dataset(sys.argv[1], split="train")
+few = ds.sql("SELECT id FROM dataset WHERE slow(id) < 7", functions={"slow": function})
+
+def wait_for(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+child = os.fork()
+if child == 0:
+    evaluating = threading.Thread(target=lambda: len(few))
+    evaluating.start()
+    entered.wait()
+    grandchild = os.fork()
+    if grandchild == 0:
+        signal.alarm(30)
+        os._exit(len(few))
+    status = wait_for(grandchild)
+    evaluating.join()
+    os._exit(status)
+print(wait_for(child))
+"""
+
+
+def test_a_child_of_a_child_evaluates_what_its_parent_is_about_to(corpus):
+    assert run_python(GRANDCHILD, corpus) == "7\n"
+
+
 def test_a_failed_opening_leaves_no_thread(tmp_path):
     with pytest.raises(fb.NotFoundError):
         fb.load_dataset(tmp_path / "absent", split="train")

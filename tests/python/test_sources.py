@@ -535,6 +535,12 @@ def test_a_card_that_may_not_be_read_is_named(open_folder):
     assert said.startswith(f"AccessDeniedError: permission denied for `{open_folder}/README.md`")
 
 
+def test_a_folder_that_may_not_be_entered_is_named(open_folder):
+    (open_folder / "d").chmod(0o000)
+    _, said = run_python(AS_ANYBODY, f"{open_folder}/e", f"{open_folder}/d").splitlines()
+    assert said.startswith(f"AccessDeniedError: permission denied for `{open_folder}/d`")
+
+
 @pytest.mark.parametrize("card", [None, CARD])
 def test_linked_folders_are_found_by_patterns_and_by_their_name(tmp_path, card):
     root = tmp_path / "root"

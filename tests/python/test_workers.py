@@ -15,6 +15,7 @@ from programs import run_python
 from rows import batches_of, ids, ids_of, write_uneven
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
+from transformers import default_data_collator
 from upstreams import Objects
 
 import forebay as fb
@@ -83,6 +84,9 @@ def test_batches_of_batches_are_warned_of(stream: Callable[..., TorchStream], ma
         batch = next(iter(make(stream(), batch_size=2)))
     assert batch["id"].shape == (2, BATCH_SIZE)
     assert [told.filename for told in warned if told.category is fb.PerformanceWarning] == [__file__]
+    # It expects rows, too, and fails on the texts of batches.
+    with pytest.warns(fb.PerformanceWarning, match="batches of batches"), pytest.raises(ValueError, match="dimensions"):
+        next(iter(make(stream(), batch_size=2, collate_fn=default_data_collator)))
     # Who makes something of them means it.
     assert len(next(iter(make(stream(), batch_size=2, collate_fn=list)))) == 2
 

@@ -185,13 +185,14 @@ class LoopChannel(BufferedChannel):
             except OSError:
                 self._drop_unsent()
                 raise
-            if file is not None:
-                # The file was sent with the first byte.
-                os.close(file)
+            # The file was sent with the first byte. It is forgotten before it is closed: after a Ctrl-C in between, its
+            # number would be closed again, which may be that of another file by then.
             if num_sent == len(data):
                 self._unsent.popleft()
             else:
                 self._unsent[0] = memoryview(data)[num_sent:], None
+            if file is not None:
+                os.close(file)
 
     def close(self) -> None:
         """Closes this end, which the other process notices, and the files that were not sent or taken."""

@@ -173,10 +173,7 @@ class Giver:
         assert message.parcel is not None, "a batch is in a block"  # noqa: S101
         self._inbox.forget(message.given_up)
         if file is not None:
-            try:
-                self._inbox.add(message.parcel, file)
-            finally:
-                os.close(file)
+            self._inbox.add(message.parcel, file)
         value = self._inbox.open(message.parcel)
         with suppress(OSError):
             # If the reading rank is gone, the next wait for a batch notices.

@@ -680,7 +680,6 @@ def test_a_block_is_written_again_only_when_nobody_uses_what_was_read() -> None:
         parcel, file = outbox.pack(take_apart(value))
         if file is not None:
             inbox.add(parcel, file)
-            os.close(file)
         return parcel, inbox.open(parcel)
 
     first, read = send()
@@ -702,7 +701,6 @@ def test_a_block_that_is_too_small_gives_way_to_a_larger_one() -> None:
     outbox, inbox = Outbox(), Inbox(most_in_use=2)
     parcel, file = outbox.pack(take_apart(b"small"))
     inbox.add(parcel, file)
-    os.close(file)
     assert inbox.open(parcel) == b"small"
     outbox.take_back(inbox.return_unused())
     larger, file = outbox.pack(take_apart(bytes(1 << 20)))
@@ -723,7 +721,6 @@ class TwoEnds:
         parcel, file = self.loop_outbox.pack(take_apart(value))
         if file is not None:
             self.worker_inbox.add(parcel, file)
-            os.close(file)
         return self.worker_inbox.open(parcel)
 
     def to_loop(self, buffers: list[memoryview]) -> tuple[Any, int]:
@@ -731,7 +728,6 @@ class TwoEnds:
         parcel, file = self.worker_outbox.pack(self.worker_inbox.leave(buffers))
         if file is not None:
             self.loop_inbox.add(parcel, file)
-            os.close(file)
         value = self.loop_inbox.open(parcel, self.loop_outbox)
         self.loop_outbox.take_back(self.worker_inbox.return_unused())
         self.worker_outbox.take_back(self.loop_inbox.return_unused())
@@ -792,7 +788,6 @@ def test_tensors_of_every_type_and_size_arrive(dtype: torch.dtype, num_bytes: in
     tensor = torch.ones(num_bytes // dtype.itemsize).to(dtype)
     parcel, file = outbox.pack(take_apart([tensor, tensor[::2], tensor.sum(), torch.ones(3, requires_grad=True)]))
     inbox.add(parcel, file)
-    os.close(file)
     whole, half, total, parameter = inbox.open(parcel)
     assert whole.equal(tensor)
     assert whole.dtype == dtype

@@ -170,8 +170,11 @@ class Inbox:
         self._most_in_use = most_in_use
 
     def add(self, parcel: Parcel, file: int) -> None:
-        """Maps a new block."""
-        self._blocks[parcel.block] = Block(parcel.block, file, parcel.num_bytes, self._lent)
+        """Maps a new block and closes its file."""
+        try:
+            self._blocks[parcel.block] = Block(parcel.block, file, parcel.num_bytes, self._lent)
+        finally:
+            os.close(file)
 
     def open(self, parcel: Parcel, outbox: Outbox | None = None) -> Any:
         """Returns an object, in the memory of the block or, if many blocks are in use, as a copy.

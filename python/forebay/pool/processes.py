@@ -256,7 +256,6 @@ class Worker:
             return
         if file is not None:
             self._inbox.add(message.parcel, file)
-            os.close(file)
         self._inbox.skip(message.parcel)
 
     def let_go(self) -> None:

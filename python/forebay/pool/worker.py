@@ -96,7 +96,6 @@ class Worker:
                 if file is not None:
                     assert message.parcel is not None, "a file is that of a parcel's block"  # noqa: S101
                     self._inbox.add(message.parcel, file)
-                    os.close(file)
                 if message.kind == "task":
                     self._run(message)
                 elif not self._has_begun(message):

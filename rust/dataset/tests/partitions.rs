@@ -107,7 +107,8 @@ fn a_column_of_the_objects_stands_before_a_folder_of_its_name() {
     assert_eq!(names, ["a", "c", "b"]);
     let batches = read(&snapshot);
     assert_eq!(batches[0].column(0).as_primitive::<arrow_array::types::Int32Type>().values(), &[0, 1]);
-    assert_eq!(batches[1].column(0).null_count(), 2);
+    // The other object has none of its own, and gets its folder's as one of that column.
+    assert_eq!(batches[1].column(0).as_primitive::<arrow_array::types::Int32Type>().values(), &[9, 9]);
 }
 
 #[test]

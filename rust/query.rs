@@ -53,8 +53,12 @@ pub struct Dataset {
 #[derive(Debug)]
 struct Known {
     ours: OfProcess<()>,
+    /// That of the process that made the dataset.
     first: Arc<OnceCell<Arc<Answer>>>,
+    /// That of another process.
     forked: LockOfProcess<Arc<OnceCell<Arc<Answer>>>>,
+    /// A copy of that, for the children of that process.
+    inherited: OnceCell<Arc<Answer>>,
     /// What was read along with it, by the process that evaluated it.
     ahead: OfProcess<Mutex<Option<Arc<Ahead>>>>,
 }
@@ -62,7 +66,8 @@ struct Known {
 impl Default for Known {
     fn default() -> Self {
         let ahead = OfProcess::new(Mutex::default());
-        Self { ours: OfProcess::new(()), first: Arc::default(), forked: LockOfProcess::new(), ahead }
+        let (ours, forked, inherited) = (OfProcess::new(()), LockOfProcess::new(), OnceCell::new());
+        Self { ours, first: Arc::default(), forked, inherited, ahead }
     }
 }
 
@@ -79,7 +84,28 @@ pub enum Reading {
 
 impl Known {
     fn get(&self) -> Option<Arc<Answer>> {
-        self.first.get().cloned().or_else(|| self.cell().get().cloned())
+        self.first.get().or_else(|| self.inherited.get()).cloned().or_else(|| self.cell().get().cloned())
+    }
+
+    /// Sets the answer, if it is not known yet.
+    fn set(&self, answer: Arc<Answer>) {
+        drop(self.cell().set(Arc::clone(&answer)));
+        self.bequeath(answer);
+    }
+
+    /// Returns the answer; one of this process's threads evaluates it if it is not known yet.
+    async fn get_or_evaluate(&self, evaluate: impl Future<Output = Result<Arc<Answer>>>) -> Result<Arc<Answer>> {
+        let answer = Arc::clone(self.cell().get_or_try_init(|| evaluate).await?);
+        self.bequeath(Arc::clone(&answer));
+        Ok(answer)
+    }
+
+    /// Keeps a forked process's answer where its own children find it. Never waits: in those, one that their parent was
+    /// about to keep is never kept.
+    fn bequeath(&self, answer: Arc<Answer>) {
+        if self.ours.get().is_none() {
+            drop(self.inherited.set(answer));
+        }
     }
 
     /// Returns the cell that this process may fill.
@@ -385,7 +411,7 @@ impl Dataset {
         if self.filters.is_empty() && self.query.is_none() && self.answer.get().is_none() {
             let all = self.ordered(Selection::unfiltered(&self.snapshot, self.restriction.rows()));
             // If another thread was faster, the same answer is in place.
-            drop(self.answer.cell().set(Arc::new(all)));
+            self.answer.set(Arc::new(all));
         }
         self.answer.get()
     }
@@ -397,7 +423,7 @@ impl Dataset {
 
     /// Takes an answer made elsewhere, by the same query on the same snapshot.
     pub fn adopt_answer(&self, answer: Answer) {
-        drop(self.answer.cell().set(Arc::new(answer)));
+        self.answer.set(Arc::new(answer));
     }
 
     /// Returns the kept rows and their order, evaluating the query if that has not been done.
@@ -420,7 +446,7 @@ impl Dataset {
         if let Some(known) = self.known_answer() {
             return Ok(known);
         }
-        let evaluate = || async {
+        let evaluate = async {
             if let Some((query, base)) = self.query.as_deref() {
                 let metrics = connections.first().map_or_else(Arc::default, |first| Arc::clone(&first.metrics));
                 let limit = memory_limit.unwrap_or(config::QUERY_MEMORY_BYTES);
@@ -431,7 +457,7 @@ impl Dataset {
             let selection = self.evaluate(None, payload, connections, memory_limit, progress).await?;
             Ok(Arc::new(self.ordered(selection)))
         };
-        Box::pin(self.answer.cell().get_or_try_init(evaluate)).await.cloned()
+        Box::pin(self.answer.get_or_evaluate(evaluate)).await
     }
 
     /// Returns the part of the dataset that is known once its first rows, at least `num_rows`, are found: its answer

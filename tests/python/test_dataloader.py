@@ -296,7 +296,7 @@ def test_arguments_of_to_torch_that_ask_for_nothing_go_with_collate_fn(rows: fb.
 def test_what_is_no_dataset_of_ours_is_refused(rows: fb.Dataset) -> None:
     with pytest.raises(fb.SettingError, match="torch's DataLoader takes others"):
         fb.DataLoader([1, 2, 3], 2)
-    with pytest.raises(fb.SettingError, match="shuffled by `ds.shuffle`"):
+    with pytest.raises(fb.SettingError, match="`ds.shuffle` shuffles this dataset"):
         fb.DataLoader(rows.shuffle(3), 2, shuffle=False)
     assert batches_of(fb.DataLoader(rows.shuffle(3), 2, shuffle=True)) == batches_of(rows.shuffle(3).to_torch(2))
 

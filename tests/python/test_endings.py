@@ -272,7 +272,12 @@ def slow(column):
     return column
 function = fb.Function(call=slow, arguments=[pa.int64()], returns=pa.int64())
 batches = iter(ds.sql("SELECT slow(id) AS id FROM dataset", functions={"slow": function}).batches(10))
-threading.Thread(target=lambda: next(batches), daemon=True).start()
+def read():
+    try:
+        next(batches)
+    except fb.QueryError:
+        pass  # the program may end before it comes here
+threading.Thread(target=read, daemon=True).start()
 time.sleep(0.5)
 going()
 """,

@@ -213,13 +213,17 @@ if child == 0:
         os._exit(len(few))
     status = wait_for(grandchild)
     evaluating.join()
-    os._exit(status)
+    entered.clear()
+    grandchild = os.fork()
+    if grandchild == 0:
+        os._exit(len(few) + 100 * entered.is_set())
+    os._exit(status + 10 * wait_for(grandchild))
 print(wait_for(child))
 """
 
 
-def test_a_child_of_a_child_evaluates_what_its_parent_is_about_to(corpus):
-    assert run_python(GRANDCHILD, corpus) == "7\n"
+def test_a_child_of_a_child_evaluates_what_its_parent_is_about_to_and_inherits_what_it_has(corpus):
+    assert run_python(GRANDCHILD, corpus) == "77\n"
 
 
 def test_a_failed_opening_leaves_no_thread(tmp_path):

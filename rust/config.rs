@@ -119,9 +119,9 @@ pub const QUERY_BATCHES_IN_MEMORY: u64 = 32;
 /// A single read takes at most this fraction of the memory limit, if pages allow.
 pub const READS_IN_MEMORY: u64 = 16;
 
-/// If pages of different columns begin at different rows, smaller reads fetch more bytes twice. A read may take this
-/// fraction of the memory limit to avoid fetching twice the wanted bytes in all, and two or three times that to avoid
-/// three or six times.
+/// If pages of different columns begin at different rows, or columns have large dictionaries, smaller reads fetch more
+/// bytes twice. A read may take this fraction of the memory limit to avoid fetching half of the wanted bytes again, and
+/// other multiples of it to avoid less or more.
 pub const LEAST_READS_IN_MEMORY: u64 = 4;
 
 /// A row group without a page index slows a stream down if it takes more than this fraction of the memory limit: what

@@ -69,7 +69,7 @@ pub use crate::notices::{Notice, take_notices};
 pub use crate::pack::{Mark, PackMode, PackSettings, PackedBatch, Packer};
 pub use crate::process::OfProcess;
 pub use crate::query::{Answer, Dataset, Reading};
-pub use crate::reader::{EpochReader, OrderSettings, Unindexed};
+pub use crate::reader::{EpochReader, OrderSettings, Refetched, Unindexed};
 pub use crate::rows::RowSet;
 #[doc(hidden)]
 pub use crate::secrets::redacted;

@@ -3,6 +3,7 @@
 //! It holds the selection, the spans and the resolved order: everything that the epochs, ranks and resumed runs of a
 //! loader share.
 
+mod costly;
 mod parts;
 mod salvage;
 
@@ -26,6 +27,8 @@ use crate::rows::RowSet;
 use crate::selection::Selection;
 use crate::source::{Ahead, Connection};
 
+use self::costly::Costly;
+pub use self::costly::{Refetched, Unindexed};
 pub(crate) use self::parts::{Part, PartRead, TooLarge};
 pub(crate) use self::salvage::Salvage;
 
@@ -63,17 +66,11 @@ pub enum OrderSettings {
     },
 }
 
-/// Row groups that must be held whole, because no page index locates their pages, and that take much of the memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unindexed {
-    /// The object with the largest one.
-    pub url: String,
-    /// The largest one's number within its object, from 0.
-    pub row_group: usize,
-    /// The bytes needed to read it.
-    pub needed_bytes: u64,
-    /// The number of such row groups.
-    pub num_row_groups: u64,
+impl OrderSettings {
+    /// Returns whether rows come in the order of the dataset, or in one that was given.
+    fn are_fixed(&self) -> bool {
+        matches!(self, Self::Sequential | Self::Given(_))
+    }
 }
 
 /// A dataset with its selection evaluated and its order resolved.
@@ -95,7 +92,7 @@ pub struct EpochReader {
     /// Average decoded bytes of a row of the projected columns.
     row_bytes: u64,
     memory_limit: u64,
-    unindexed: Option<Unindexed>,
+    costly: Costly,
     /// Whether the user has been told that rows are read repeatedly.
     is_rereading_told: AtomicBool,
     /// The plan of the epoch requested last; planning costs O(spans).
@@ -130,7 +127,7 @@ impl EpochReader {
             layouts,
             row_bytes: 0,
             memory_limit,
-            unindexed: None,
+            costly: Costly::default(),
             is_rereading_told: AtomicBool::new(false),
             plan: Mutex::new(None),
             settings,
@@ -142,7 +139,7 @@ impl EpochReader {
             let cost = this.read_cost(row_group, &(0..row_group.num_rows));
             decoded_bytes = decoded_bytes.saturating_add(cost.decoded);
             num_rows += u64::from(row_group.num_rows);
-            let starts = match this.settings {
+            let starts: Vec<u32> = match this.settings {
                 // Few large reads are better than many small ones, as long as several fit.
                 OrderSettings::Sequential | OrderSettings::Given(_) => {
                     this.cut(row_group, 0..row_group.num_rows).iter().map(|rows| rows.start).collect()
@@ -152,14 +149,14 @@ impl EpochReader {
             let num_spans = spans.len();
             add_spans(&starts, row_group, index, selection.rows(index), &mut spans);
             if spans.len() > num_spans {
-                this.note_unindexed(row_group, &cost);
+                this.note_costs(row_group, index, &cost, &starts);
             }
         }
         this.order = resolve(&this.settings, dataset, &spans)?;
         if dataset.outputs().is_some_and(|outputs| outputs.needs_attached()) {
             this.first_kept = first_kept(&spans);
         }
-        if matches!(this.settings, OrderSettings::Sequential | OrderSettings::Given(_)) {
+        if this.settings.are_fixed() {
             this.hole_units = HoleUnits::row_groups(&spans);
         }
         this.spans = spans.into();
@@ -184,38 +181,6 @@ impl EpochReader {
             this.plan = Mutex::new(Some((0, Arc::new(plan))));
         }
         Ok(this)
-    }
-
-    fn note_unindexed(&mut self, row_group: &RowGroupRef, cost: &ReadCost) {
-        let fragment = self.dataset.snapshot().fragment(*row_group);
-        // NULLs for columns that the object lacks are made, not read.
-        let is_small = cost.fetched == 0 || cost.total() <= self.memory_limit / config::UNINDEXED_SHARE;
-        if is_small || fragment.has_offset_index(row_group.index) {
-            return;
-        }
-        // Parts that cannot be read cause an error when they are due.
-        let rows = self.cut(row_group, 0..row_group.num_rows);
-        if rows.iter().any(|rows| self.read_cost(row_group, rows).total() > self.memory_limit) {
-            return;
-        }
-        let noted = self.unindexed.get_or_insert_with(|| Unindexed {
-            url: String::new(),
-            row_group: 0,
-            needed_bytes: 0,
-            num_row_groups: 0,
-        });
-        noted.num_row_groups += 1;
-        if cost.total() > noted.needed_bytes {
-            noted.url.clone_from(&fragment.object.url);
-            noted.row_group = row_group.index as usize;
-            noted.needed_bytes = cost.total();
-        }
-    }
-
-    /// Returns what would be read better with a page index: row groups without one that take more than a
-    /// [`config::UNINDEXED_SHARE`]th of the memory limit.
-    pub fn unindexed(&self) -> Option<&Unindexed> {
-        self.unindexed.as_ref()
     }
 
     /// Warns once that rows are read repeatedly because `memory_limit` holds too few of them for one of `world_size`

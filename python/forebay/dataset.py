@@ -100,6 +100,7 @@ class Dataset:
         """Returns a dataset like this one, with other rows or columns."""
         return Dataset(native, self._shuffle, self._format, self._num_passes)
 
+    @familiar.explained(familiar.OF_FILTER)
     def filter(self, condition: str | Filters, *, params: Mapping[str, Any] | None = None) -> Dataset:
         """Keeps those of the current rows for which a SQL expression is true.
 
@@ -1092,7 +1093,8 @@ class Dataset:
         check_flag("analyze", analyze)
         num_rows = self.num_rows
         measured = {"measured": self._measure()} if analyze else {}
-        facts = self._native.explain() | {"rows_kept": num_rows} | {"order": self._order()}
+        of_query = self._shuffle is None and self._native.has_own_order
+        facts = self._native.explain() | {"rows_kept": num_rows, "order": self._order(), "order_of_query": of_query}
         return Explanation(facts | measured)
 
     def _measure(self) -> dict[str, float]:

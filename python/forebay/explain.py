@@ -71,7 +71,7 @@ class Explanation(dict[str, Any]):
     def _order(self) -> str:
         order = self["order"]
         if not order:
-            return "unshuffled"
+            return "that of the query" if self["order_of_query"] else "unshuffled"
         return f"seed {order['seed']}, {order['num_lanes']:,} lanes, windows of {order['window_rows']:,} rows"
 
 

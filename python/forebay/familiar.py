@@ -45,6 +45,7 @@ OF_DATASET = {
     "iterrows": "`ds.iter()`",
     "itertuples": "`ds.iter()`",
     "reset_format": "`ds.with_format(None)`",
+    "reshard": _SHARDS,
     "rename": "`ds.rename_columns({'score': 'value'})`",
     "sample": "`ds.select(ds.selection().sample(n, seed))`",
     "save_to_disk": _FRAME,
@@ -143,6 +144,25 @@ OF_FORMAT = {
     "output_all_columns": "every column comes in the format: leave it out",
 }
 """Arguments of `with_format` in `datasets` that do not exist here."""
+
+_PYTHON = "it takes SQL, or conditions; `ds.to_hf().filter(function)` calls Python for each row"
+
+OF_FILTER = {
+    "batch_size": _PYTHON,
+    "batched": _PYTHON,
+    "cache_file_name": _KEPT,
+    "desc": _KEPT,
+    "fn_kwargs": _PYTHON,
+    "function": _PYTHON,
+    "input_columns": _PYTHON,
+    "keep_in_memory": _KEPT,
+    "load_from_cache_file": _KEPT,
+    "new_fingerprint": _KEPT,
+    "num_proc": "threads evaluate it: leave it out",
+    "with_indices": _PYTHON,
+    "writer_batch_size": _KEPT,
+}
+"""Arguments of `filter` in `datasets` that do not exist here."""
 
 OF_SHUFFLE = {
     "buffer_size": "rows are shuffled in windows, in `shuffle_bytes` of memory: leave it out",

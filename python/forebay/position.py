@@ -9,7 +9,7 @@ from forebay.exceptions import SettingError, StateError
 from forebay.options import check_count
 from forebay.passes import MOST_DONE, MOST_EPOCH, Cursor, Passes, Run, check_ends
 from forebay.states import check_dict
-from forebay.warned import warn_of_missing_index
+from forebay.warned import warn_of_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -168,7 +168,7 @@ class Position:
         self._check_share()
         reader = self._made_reader(num_workers)
         if worker == 0:
-            warn_of_missing_index(self._dataset, reader.unindexed(), self._read.memory_limit)
+            warn_of_files(self._dataset, reader, self._read.memory_limit)
         got, mark = self._worker, self._mark(worker, num_workers)
         if got is not None and (mark is None or got | mark != got):
             here = f"worker {worker} of {num_workers} in global batches of {self._step} rows"

@@ -9,6 +9,7 @@ from forebay.exceptions import PerformanceWarning, SkippedRowsWarning
 from forebay.frames import level_of_loop
 
 if TYPE_CHECKING:
+    from forebay import _lib
     from forebay.dataset import Dataset
     from forebay.states import Hole
 
@@ -16,24 +17,56 @@ _warned: set[str] = set()
 """Fingerprints of the datasets that a warning was issued for."""
 
 
-def warn_of_missing_index(dataset: Dataset, found: tuple[str, int, int, int] | None, memory_limit: int) -> None:
-    """Warns once per dataset that row groups are large for the memory and cannot be read in parts."""
+def warn_of_files(dataset: Dataset, reader: _lib.Reader, memory_limit: int) -> None:
+    """Warns once per dataset that its files make reading within `memory_limit` bytes dear, and how to write them."""
     fingerprint = dataset._native.fingerprint
-    if found is None or fingerprint in _warned:
+    if fingerprint in _warned:
+        return
+    is_shuffled = dataset._shuffle is not None
+    if (unindexed := reader.unindexed()) is not None:
+        text = _of_missing_index(*unindexed, memory_limit, is_shuffled=is_shuffled)
+    elif (refetched := reader.refetched()) is not None:
+        text = _of_parts(*refetched, memory_limit)
+    else:
         return
     _warned.add(fingerprint)
-    url, row_group, needed, num_row_groups = found
-    if dataset._shuffle is None:
-        cost = "It is read whole by each process that has rows of it"
-    else:
+    warnings.warn(text, PerformanceWarning, stacklevel=level_of_loop())
+
+
+def _of_missing_index(
+    url: str, row_group: int, needed: int, num_row_groups: int, memory_limit: int, *, is_shuffled: bool
+) -> str:
+    """Tells of row groups that are large for the memory and cannot be read in parts."""
+    if is_shuffled:
         cost = "The shuffle is coarse, and rows may be read again"
-    warnings.warn(
+    else:
+        cost = "It is read whole by each process that has rows of it"
+    return (
         f"row group {row_group} of `{url}` needs {needed} bytes at once, more than a quarter of memory_limit "
         f"({memory_limit} bytes), because it has no page index ({num_row_groups:,} such in the dataset). {cost}. "
         "Write the files with a page index (pyarrow: `write_page_index=True`) or with smaller row groups "
-        "(`row_group_size`), or raise memory_limit",
-        PerformanceWarning,
-        stacklevel=level_of_loop(),
+        "(`row_group_size`), or raise memory_limit"
+    )
+
+
+def _of_parts(
+    url: str, row_group: int, num_parts: int, fetched: int, wanted: int, dictionaries: int, memory_limit: int
+) -> str:
+    """Tells of a row group whose parts fetch the same bytes."""
+    again = fetched - wanted
+    if dictionaries * num_parts > again:
+        shared = f"each needs the dictionaries of its columns, {dictionaries} bytes"
+        better = (
+            "Write columns whose values hardly repeat without dictionaries (pyarrow: `use_dictionary=` a list of the "
+            "others)"
+        )
+    else:
+        shared = "its pages are large, or those of different columns begin at different rows, so that parts share them"
+        better = "Write the files with smaller pages (pyarrow: `data_page_size`)"
+    return (
+        f"row group {row_group} of `{url}` is read in {num_parts:,} parts to fit into memory_limit ({memory_limit} "
+        f"bytes), which fetch {fetched} bytes where {wanted} are wanted: {shared}. {better} or with smaller row groups "
+        "(`row_group_size`), select fewer columns, or raise memory_limit"
     )
 
 

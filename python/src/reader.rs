@@ -126,6 +126,14 @@ impl PyReader {
         Some((&found.url, found.row_group, found.needed_bytes, found.num_row_groups))
     }
 
+    /// A row group that is read in parts, of which each fetches bytes of the others again: its object, its number, the
+    /// number of parts, the bytes that they fetch and those that are wanted, and the bytes of its dictionaries.
+    fn refetched(&self) -> Option<(&str, usize, usize, u64, u64, u64)> {
+        let found = self.reader.refetched()?;
+        let (fetched, wanted) = (found.fetched_bytes, found.wanted_bytes);
+        Some((&found.url, found.row_group, found.num_parts, fetched, wanted, found.dictionary_bytes))
+    }
+
     /// Batch size for callers that did not choose one.
     #[getter]
     fn fitting_batch_rows(&self) -> u32 {

@@ -26,8 +26,15 @@ const GROUP_BYTES: RangeInclusive<u64> = 256 << 10..=4 << 20;
 /// The assumed size of a page without an index: the usual target of writers.
 const USUAL_PAGE_BYTES: u64 = 1 << 20;
 
+/// Parts are made so small that no offsets reach farther: half of what 32 bits hold, since this is estimated.
+const MOST_OFFSETS: u64 = 1 << 30;
+
 /// Maximum number of parts that [`cut`] makes.
 const MAX_PARTS: usize = 1024;
+
+/// What a part may cost, in halves of the `most` of [`Fragment::cut_by_cost`], if smaller parts would fetch these
+/// quarters of the wanted bytes in all, or more.
+const CONCESSIONS: [(u64, u64); 4] = [(5, 1), (6, 2), (12, 4), (24, 6)];
 
 /// Bytes that a read holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,6 +47,8 @@ pub(crate) struct ReadCost {
     pub(crate) decoded: u64,
     /// Bytes of the largest column.
     pub(crate) largest: u64,
+    /// How far the offsets of 32 bits of a column reach: over bytes of texts, or items of lists.
+    pub(crate) offsets: u64,
 }
 
 impl ReadCost {
@@ -70,6 +79,7 @@ struct Root {
     index: usize,
     leaves: Range<usize>,
     is_cast: bool,
+    has_small_offsets: bool,
 }
 
 /// The cost of reading some rows of a leaf column.
@@ -77,8 +87,34 @@ struct LeafCost {
     range: Range<u64>,
     decoded: u64,
     levels: u64,
+    /// Bytes of its values if their lengths vary, otherwise their number if they are items of lists.
+    offsets: u64,
     /// The largest page and the dictionary, decompressed, and the decompressor.
     pages: u64,
+}
+
+/// The cost of reading parts one after another.
+#[derive(Default)]
+struct CostOfParts {
+    /// The largest part's, without and with reordering.
+    largest: u64,
+    needed: u64,
+    /// The bytes that all parts fetch.
+    fetched: u64,
+    /// See [`ReadCost::offsets`].
+    offsets: u64,
+}
+
+impl CostOfParts {
+    fn and(self, part: ReadCost, is_shuffled: bool) -> Self {
+        let whole = if is_shuffled { part.in_another_order(part.largest) } else { part };
+        Self {
+            largest: self.largest.max(part.total()),
+            needed: self.needed.max(whole.total()),
+            fetched: self.fetched.saturating_add(part.fetched),
+            offsets: self.offsets.max(part.offsets),
+        }
+    }
 }
 
 impl ColumnLayout {
@@ -89,11 +125,15 @@ impl ColumnLayout {
         for &column in projection {
             let data_type = snapshot.schema.field(column).data_type();
             match fragment.columns[column] {
-                Some(index) => layout.roots.push(Root {
-                    index,
-                    leaves: fragment.leaves(index),
-                    is_cast: fragment.reader.schema().field(index).data_type() != data_type,
-                }),
+                Some(index) => {
+                    let stored = fragment.reader.schema().field(index).data_type();
+                    layout.roots.push(Root {
+                        index,
+                        leaves: fragment.leaves(index),
+                        is_cast: stored != data_type,
+                        has_small_offsets: has_small_offsets(stored) || has_small_offsets(data_type),
+                    });
+                }
                 None => {
                     let bytes = fragment.constant(column).map_or_else(|| row_bytes(data_type), Constant::row_bytes);
                     layout.missing_row_bytes = layout.missing_row_bytes.saturating_add(bytes);
@@ -137,6 +177,7 @@ impl Fragment {
                 cast = cast.saturating_add(if root.is_cast { leaf.decoded } else { 0 });
                 pages = pages.saturating_add(leaf.pages);
                 levels = levels.saturating_add(leaf.levels);
+                cost.offsets = cost.offsets.max(if root.has_small_offsets { leaf.offsets } else { 0 });
             }
             cost.largest = cost.largest.max(cost.decoded - before);
             if group_pages.saturating_add(pages) > layout.group_bytes {
@@ -173,10 +214,16 @@ impl Fragment {
         groups
     }
 
-    /// Cuts `rows` of a row group at pages, so that reading a part costs at most `target` bytes; if pages are not
-    /// aligned, up to `most` to avoid fetching twice the wanted bytes in all, and two or three times `most` to avoid
-    /// three or six times. Cuts within pages, or without an index, only what would otherwise hardly fit (including
-    /// reordering if `is_shuffled`): each part then fetches the same bytes.
+    /// Returns the bytes of the dictionaries of the layout's columns, which every part of a row group needs.
+    pub(crate) fn all_dictionary_bytes(&self, layout: &ColumnLayout, row_group: u32) -> u64 {
+        let leaves = layout.roots.iter().flat_map(|root| root.leaves.clone());
+        leaves.map(|leaf| dictionary_bytes(self.row_group(row_group).column(leaf))).fold(0, u64::saturating_add)
+    }
+
+    /// Cuts `rows` of a row group at pages, so that reading a part costs at most `target` bytes; if parts share pages
+    /// or dictionaries, [more](CONCESSIONS) to avoid fetching these again and again. Cuts within pages, or without an
+    /// index, only what would otherwise hardly fit (including reordering if `is_shuffled`), or what offsets of 32 bits
+    /// do not reach: each part then fetches the same bytes.
     pub(crate) fn cut_by_cost(
         &self,
         layout: &ColumnLayout,
@@ -188,32 +235,32 @@ impl Fragment {
     ) -> Vec<Range<u32>> {
         let measure = |parts: &[Range<u32>]| {
             let costs = parts.iter().map(|part| self.read_cost(layout, row_group, part, gap_bytes));
-            costs.fold((0, 0, 0), |(largest, needed, fetched): (u64, u64, u64), cost| {
-                let whole = if is_shuffled { cost.in_another_order(cost.largest) } else { cost };
-                (largest.max(cost.total()), needed.max(whole.total()), fetched.saturating_add(cost.fetched))
-            })
+            costs.fold(CostOfParts::default(), |all, cost| all.and(cost, is_shuffled))
         };
         let mut best = vec![rows.clone()];
-        let (mut largest, mut needed, fetched) = measure(&best);
+        let mut cost = measure(&best);
+        let wanted = cost.fetched.max(1);
         let is_indexed = self.has_offset_index(row_group);
         let pages = if is_indexed { self.heaviest_pages(layout, row_group, &rows) } else { Vec::new() };
         // Rows within a page cost the whole page again, so this is a last resort.
         let most_of_pages = most.saturating_mul(if is_indexed { 2 } else { 4 });
         let (mut num_parts, mut num_stalled) = (2, 0);
-        while largest > target && num_parts <= MAX_PARTS {
+        while (cost.largest > target || cost.offsets > MOST_OFFSETS) && num_parts <= MAX_PARTS {
             let is_at_pages = num_parts / 2 < pages.len();
-            let fits = is_indexed || needed <= most_of_pages;
-            if !is_at_pages && largest <= most_of_pages && fits {
+            let fits = (is_indexed || cost.needed <= most_of_pages) && cost.offsets <= MOST_OFFSETS;
+            if !is_at_pages && cost.largest <= most_of_pages && fits {
                 break;
             }
             let parts = if is_at_pages { cut_pages(&pages, &rows, num_parts) } else { cut_rows(&rows, num_parts) };
-            let (their_largest, their_needed, their_fetched) = measure(&parts);
-            let times = their_fetched / fetched.max(1);
-            if fits && [(2, 1), (3, 2), (6, 3)].iter().any(|&(n, m)| times >= n && largest <= most.saturating_mul(m)) {
+            let theirs = measure(&parts);
+            let is_cheaper = |&(quarters, halves): &(u64, u64)| {
+                theirs.fetched / quarters >= wanted / 4 && cost.largest / halves <= most / 2
+            };
+            if fits && CONCESSIONS.iter().any(is_cheaper) {
                 break;
             }
-            if their_largest < largest - largest / 16 {
-                (best, largest, needed, num_stalled) = (parts, their_largest, their_needed, 0);
+            if theirs.largest < cost.largest - cost.largest / 16 {
+                (best, cost, num_stalled) = (parts, theirs, 0);
             } else {
                 // Uneven pages may take another round to separate; the rest is what every part costs.
                 num_stalled += 1;
@@ -254,6 +301,7 @@ impl Fragment {
         let held = unpacked(dictionary).saturating_mul(2).saturating_add(codec);
         let descriptor = column.column_descr();
         let is_flat = descriptor.max_rep_level() == 0;
+        let is_text = column.column_type() == PhysicalType::BYTE_ARRAY;
         let index = self.offset_index(row_group, leaf).filter(|_| is_indexed);
         let Some(touched) = index.map(|index| Touched::new(index.page_locations(), rows, all_rows)) else {
             let decoded = scale(decoded_bytes(column), num_rows, all_rows);
@@ -264,20 +312,19 @@ impl Fragment {
                 range: chunk,
                 decoded: decoded.saturating_add(if is_flat { 0 } else { num_rows * 4 }),
                 levels: levels_bytes(column, values),
+                offsets: if is_text { decoded } else { values },
                 pages: pages.saturating_add(held),
             };
         };
         let by_rows = |all: u64| scale(all, num_rows, all_rows);
-        let is_even = is_flat && column.column_type() != PhysicalType::BYTE_ARRAY;
+        let is_even = is_flat && !is_text;
         // Rows vary in length: the pages tell where the bytes are.
         let by_bytes = |all: u64| scale(all, touched.weight, touched.of).max(by_rows(all));
         let values =
             if is_flat { by_rows(unsigned(column.num_values())) } else { by_bytes(unsigned(column.num_values())) };
         let told = index.and_then(|index| index.unencoded_byte_array_data_bytes());
         let decoded = match told {
-            Some(bytes) if column.column_type() == PhysicalType::BYTE_ARRAY => {
-                touched.interpolate(bytes).saturating_add(values.saturating_mul(4))
-            }
+            Some(bytes) if is_text => touched.interpolate(bytes).saturating_add(values.saturating_mul(4)),
             _ if is_even => by_rows(decoded_bytes(column)),
             _ => by_bytes(decoded_bytes(column)),
         };
@@ -286,6 +333,7 @@ impl Fragment {
             range,
             decoded: decoded.saturating_add(if is_flat { 0 } else { num_rows * 4 }),
             levels: levels_bytes(column, values),
+            offsets: if is_text { decoded } else { values },
             pages: unpacked(touched.largest).saturating_add(held),
         }
     }
@@ -380,6 +428,16 @@ fn levels_bytes(column: &ColumnChunkMetaData, values: u64) -> u64 {
     let of_repetition = if descriptor.max_rep_level() > 0 { 2 } else { 0 };
     let of_definition = if of_repetition > 0 || descriptor.max_def_level() > 1 { 2 } else { 0 };
     values.saturating_mul(of_repetition + of_definition)
+}
+
+/// Returns whether arrays of a type have offsets of 32 bits.
+fn has_small_offsets(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Utf8 | DataType::Binary | DataType::List(_) | DataType::Map(..) => true,
+        DataType::LargeList(item) | DataType::FixedSizeList(item, _) => has_small_offsets(item.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| has_small_offsets(field.data_type())),
+        _ => false,
+    }
 }
 
 /// Returns the size of a NULL in an array of `data_type`.

@@ -18,6 +18,13 @@ use crate::error::{Error, Result};
 use crate::panics;
 use crate::rows::RowSet;
 
+/// What the `parquet` crate says of more bytes than offsets of 32 bits count.
+const TOO_LONG: &str = "index overflow decoding byte array";
+
+/// The size of texts behind a dictionary is unknown if the writer did not record it.
+const TOO_LONG_FOR_OFFSETS: &str = "the rows that are read at once have more than 2 GiB of text; ask for fewer rows by \
+                                    number, or lower memory_limit, so that row groups are read in smaller parts";
+
 /// A batch of expanded dictionaries takes at most this fraction of the memory.
 const BATCHES_IN_MEMORY: u64 = 4;
 
@@ -94,6 +101,8 @@ impl WantedRows {
 
     /// Returns the error for a decoder's message.
     pub(super) fn error(&self, column: Option<String>, source: ParquetError) -> Error {
+        let is_too_long = source.to_string().contains(TOO_LONG);
+        let source = if is_too_long { ParquetError::General(TOO_LONG_FOR_OFFSETS.into()) } else { source };
         Error::Decode {
             url: self.snapshot.fragment(self.row_group).object.url.clone(),
             row_group: self.row_group.index as usize,

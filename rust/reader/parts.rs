@@ -131,7 +131,9 @@ impl EpochReader {
         let raw = rows.extent(span.start..span.end, piece.kept.clone());
         let mut first = piece.kept.start;
         let mut parts = Vec::new();
-        for raw in self.cut(&row_group, raw) {
+        // In a fixed order, spans are such parts already; cut again, they would share even more.
+        let raw_parts = if self.settings.are_fixed() { vec![raw] } else { self.cut(&row_group, raw) };
+        for raw in raw_parts {
             let num_kept = rows.count(raw.clone());
             if num_kept == 0 {
                 continue;

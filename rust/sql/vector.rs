@@ -8,9 +8,12 @@ use std::sync::{Arc, LazyLock};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{ArrowPrimitiveType, Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, Float64Array};
-use arrow_schema::{DataType, Field};
-use datafusion::common::{DataFusionError, Result as PlanResult, plan_err, utils::take_function_args};
-use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use arrow_schema::{DataType, Field, FieldRef};
+use datafusion::common::utils::take_function_args;
+use datafusion::common::{DataFusionError, Result as PlanResult, ScalarValue, plan_err};
+use datafusion::logical_expr::{
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
 
 /// Returns the vector functions.
 pub(crate) fn functions() -> &'static [Arc<ScalarUDF>] {
@@ -45,6 +48,10 @@ impl Vectors {
     fn new(measure: Measure) -> Self {
         Self { measure, signature: Signature::user_defined(Volatility::Immutable) }
     }
+
+    fn unequal(&self, left: usize, right: usize) -> String {
+        format!("`{}` of vectors of {left} and {right} numbers; expected as many", self.name())
+    }
 }
 
 impl ScalarUDFImpl for Vectors {
@@ -64,6 +71,18 @@ impl ScalarUDFImpl for Vectors {
         Ok(DataType::Float64)
     }
 
+    /// Also refuses vectors of which it is known before any row is read that they have different lengths.
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> PlanResult<FieldRef> {
+        let known = arguments.arg_fields.iter().zip(arguments.scalar_arguments);
+        let lens: Vec<_> = known.map(|(field, scalar)| known_len(field.data_type(), *scalar)).collect();
+        if let [Some(left), Some(right)] = lens[..]
+            && left != right
+        {
+            return plan_err!("{}", self.unequal(left, right));
+        }
+        Ok(Arc::new(Field::new(self.name(), DataType::Float64, true)))
+    }
+
     fn coerce_types(&self, types: &[DataType]) -> PlanResult<Vec<DataType>> {
         let [left, right] = types else {
             return plan_err!("`{}` takes two vectors, got {} arguments", self.name(), types.len());
@@ -77,16 +96,21 @@ impl ScalarUDFImpl for Vectors {
         let (left, right) = (Side::try_new(left)?, Side::try_new(right)?);
         let value = |row: usize| match (left.vector(row), right.vector(row)) {
             (Some(left), Some(right)) if left.len() == right.len() => Ok(measure(self.measure, left, right)),
-            (Some(left), Some(right)) => Err(DataFusionError::Execution(format!(
-                "`{}` of vectors of {} and {} numbers; expected as many",
-                self.name(),
-                left.len(),
-                right.len()
-            ))),
+            (Some(left), Some(right)) => Err(DataFusionError::Execution(self.unequal(left.len(), right.len()))),
             _ => Ok(None),
         };
         let values = (0..num_rows).map(value).collect::<PlanResult<Float64Array>>()?;
         Ok(ColumnarValue::Array(Arc::new(values)))
+    }
+}
+
+/// Returns the length of the vectors of an argument if all have the same: by their type, or because it is a constant.
+fn known_len(data_type: &DataType, scalar: Option<&ScalarValue>) -> Option<usize> {
+    match (data_type, scalar) {
+        (DataType::FixedSizeList(_, len), _) => usize::try_from(*len).ok(),
+        (_, Some(ScalarValue::List(list))) if list.is_valid(0) => usize::try_from(list.value_length(0)).ok(),
+        (_, Some(ScalarValue::LargeList(list))) if list.is_valid(0) => usize::try_from(list.value_length(0)).ok(),
+        _ => None,
     }
 }
 

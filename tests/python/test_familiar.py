@@ -101,14 +101,22 @@ def test_what_a_dataset_with_functions_does_not_have_has_another_name_that_works
         exec(code if code != "batches(n)" else "ds.map(dict, batched=True).batches(n)", known)
 
 
-@pytest.mark.parametrize("behind", [False, True])
-@pytest.mark.parametrize(("method", "known"), [("map", familiar.OF_MAP), ("shuffle", familiar.OF_SHUFFLE)])
+@pytest.mark.parametrize(
+    ("method", "known", "behind"),
+    [
+        ("filter", familiar.OF_FILTER, False),
+        ("map", familiar.OF_MAP, False),
+        ("map", familiar.OF_MAP, True),
+        ("shuffle", familiar.OF_SHUFFLE, False),
+        ("shuffle", familiar.OF_SHUFFLE, True),
+    ],
+)
 def test_arguments_of_datasets_that_are_not_here_are_told_apart_from_misspelt_ones(method, known, behind, ds):
     owner = ds.map(dict, batched=True) if behind else ds
     theirs = {*inspect.signature(getattr(datasets.Dataset, method)).parameters}
     theirs |= {*inspect.signature(getattr(datasets.IterableDataset, method)).parameters}
     assert theirs >= set(known)
-    given = {"function": dict} if method == "map" else {}
+    given = {"map": {"function": dict}, "filter": {"condition": "true"}, "shuffle": {}}[method]
     for name, instead in known.items():
         with pytest.raises(TypeError, match=re.escape(f"{method}() has no argument `{name}`; {instead}")):
             getattr(owner, method)(**given, **{name: None})

@@ -270,6 +270,8 @@ def test_a_window_that_does_not_fit_is_read_again_in_the_same_order(row_groups):
     assert of_tight["peak_memory_bytes"] <= 24 * MIB * 1.02
 
 
+# The parts of a row group share its dictionaries.
+@pytest.mark.filterwarnings("ignore:row group .* is read in .* parts:forebay.PerformanceWarning")
 def test_ordered_categories_keep_their_order_in_little_memory(tmp_path):
     num_rows, grades = 4000, [f"g{number:02}" for number in range(26)]
     rng = np.random.default_rng(0)
@@ -522,6 +524,52 @@ def test_a_missing_page_index_coarsens_no_order_that_is_that_of_the_files(tmp_pa
     assert "shuffle" not in str(warned[0].message)
 
 
+def write_distinct(folder, num_rows=20_000, *, use_dictionary=True):
+    """Writes a row group of numbers that do not repeat, of which dictionaries would be four fifths of the bytes."""
+    values = np.random.default_rng(8).random((20, num_rows))
+    table = pa.table({f"x{number}": column for number, column in enumerate(values)})
+    path = folder / f"dictionaries-{use_dictionary}.parquet"
+    settings = {"write_page_index": True, "data_page_size": 8 << 10, "write_batch_size": 256}
+    pq.write_table(table, path, compression="none", use_dictionary=use_dictionary, **settings)
+    return path
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_dictionaries_are_fetched_once_if_a_fourth_of_the_limit_holds_their_rows(tmp_path, recwarn, shuffle):
+    path = write_distinct(tmp_path)
+    ds = fb.load_dataset(path, split="train")
+    stream = (ds.shuffle(1) if shuffle else ds).batches(1000, memory_limit=48 * MIB)
+    assert sum(len(batch) for batch in stream) == 20_000
+    assert stream.stats()["bytes_fetched"] <= path.stat().st_size
+    assert not recwarn.list
+
+
+# Datasets that are alike are warned of once.
+@pytest.mark.parametrize(("shuffle", "num_rows"), [(False, 20_000), (True, 20_100)])
+def test_bytes_that_many_parts_need_are_warned_of(tmp_path, shuffle, num_rows):
+    path = write_distinct(tmp_path, num_rows)
+    ds = fb.load_dataset(path, split="train")
+    stream = (ds.shuffle(1) if shuffle else ds).batches(100, memory_limit=16 * MIB)
+    wanted = (
+        r"row group 0 of `.*dictionaries-True\.parquet` is read in (\d+) parts .*memory_limit \(16777216 bytes\), "
+        r"which fetch (\d+) bytes where (\d+) are wanted: each needs the dictionaries .*`use_dictionary=`"
+    )
+    with pytest.warns(fb.PerformanceWarning, match=wanted) as warned:
+        assert sum(len(batch) for batch in stream) == num_rows
+    assert warned[0].filename == __file__
+    _, fetched, needed = map(int, re.search(wanted, str(warned[0].message)).groups())
+    assert 1.5 * needed <= fetched < 3 * needed
+    assert stream.stats()["bytes_fetched"] == pytest.approx(fetched, rel=0.05)
+
+
+def test_parts_without_dictionaries_are_not_warned_of(tmp_path, recwarn):
+    path = write_distinct(tmp_path, use_dictionary=False)
+    stream = fb.load_dataset(path, split="train").batches(100, memory_limit=16 * MIB)
+    assert sum(len(batch) for batch in stream) == 20_000
+    assert stream.stats()["bytes_fetched"] < 1.5 * path.stat().st_size
+    assert not recwarn.list
+
+
 def test_a_page_index_is_not_warned_of(row_groups, recwarn):
     for batch in fb.load_dataset(row_groups["tokens"][0], split="train").shuffle(1).batches(8, memory_limit=LIMIT):
         del batch
@@ -539,6 +587,24 @@ def test_what_fits_into_less_memory_fits_into_more(tmp_path):
         stream = ds.batches(10, memory_limit=limit)
         assert sum(len(batch) for batch in stream) == 2000
         assert stream.stats()["peak_memory_bytes"] <= limit
+
+
+# Its parts are read from the same bytes.
+@pytest.mark.filterwarnings("ignore:row group .* needs .* no page index:forebay.PerformanceWarning")
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_more_text_than_offsets_count_is_read_in_parts_however_much_memory_there_is(tmp_path, shuffle):
+    texts = [letter * MIB for letter in "abc"]
+    numbers = np.arange(2100) % 3
+    column = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), texts)
+    path = tmp_path / "x.parquet"
+    settings = {"store_schema": False, "dictionary_pagesize_limit": 1 << 30}
+    pq.write_table(pa.table({"row": np.arange(2100), "text": column}), path, **settings)
+    ds = fb.load_dataset(path, split="train")
+    read = 0
+    for batch in map(pa.record_batch, (ds.shuffle(1) if shuffle else ds).batches(50, memory_limit=8 << 30)):
+        assert [text.as_py()[0] for text in batch["text"]] == ["abc"[row % 3] for row in batch["row"].to_pylist()]
+        read += batch["text"].nbytes
+    assert read > 2 << 30
 
 
 def test_a_page_that_is_larger_than_the_limit_is_no_damage_and_says_what_it_takes(tmp_path):

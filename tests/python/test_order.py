@@ -265,6 +265,7 @@ def test_explain_shows_the_resolved_order(uneven: fb.Dataset) -> None:
     sequence: Sequence[int] = ids_of(uneven.shuffle(8).batches(100))
     assert sequence == model.epoch([g for g in uneven_groups(NUM_ROWS) if g], 0, **derived)
     assert uneven.explain()["order"] == {}
+    assert "unshuffled" in str(uneven.explain())
 
 
 def test_memory_and_columns_do_not_change_the_derived_settings(paged: fb.Dataset) -> None:

@@ -387,6 +387,23 @@ def test_vector_functions_are_those_of_numpy(ds: fb.Dataset) -> None:
     np.testing.assert_allclose(got["l"], np.linalg.norm(vectors - other, axis=1), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["cosine_similarity", "l2_distance", "dot"])
+def test_vectors_of_other_lengths_are_refused_before_any_row_is_read(ds: fb.Dataset, name: str) -> None:
+    refused = pytest.raises(fb.QueryError, match=f"`{name}` of vectors of 4 and 3 numbers; expected as many")
+    with refused:
+        ds.filter(f"{name}(vector, $v) > 0", params={"v": [1.0, 2.0, 3.0]})
+    with refused:
+        ds.sql(f"SELECT {name}(vector, [1.0, 2.0, 3.0]) AS near FROM dataset")
+
+
+def test_explain_tells_of_the_order_of_a_query(ds: fb.Dataset) -> None:
+    ordered = ds.sql("SELECT * FROM dataset ORDER BY id DESC")
+    assert ordered.explain()["order_of_query"]
+    assert "that of the query" in str(ordered.explain())
+    assert not ordered.shuffle(1).explain()["order_of_query"]
+    assert not ds.explain()["order_of_query"]
+
+
 def shout(texts: pa.Array) -> pa.Array:
     return pc.utf8_upper(texts)
 

@@ -19,7 +19,7 @@ from forebay.features import with_plain_arrays
 from forebay.hf.versions import import_datasets
 from forebay.options import ShuffleOptions
 from forebay.passes import MOST_EPOCH
-from forebay.warned import warn_of_missing_index
+from forebay.warned import warn_of_files
 
 import_datasets("this module")
 
@@ -91,7 +91,7 @@ class Source:
         if memory not in self._readers:
             read = replace(self.read, memory_limit=memory)
             self._readers[memory] = reader = self.dataset._make_reader(read, reads_all=part.is_whole)
-            warn_of_missing_index(self.dataset, reader.unindexed(), memory)
+            warn_of_files(self.dataset, reader, memory)
         return self._readers[memory]
 
     def shuffled(self, seed: int) -> Source:

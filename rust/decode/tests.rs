@@ -216,7 +216,8 @@ proptest! {
         let snapshot = open(&body.clone().into()).unwrap();
         damage.iter().for_each(|(place, value)| body[4 + place.index(end - 4)] = *value);
         let body = Bytes::from(body);
-        let set = set_of(&cuts, shape.num_rows);
+        // Of pages without wanted rows, the parquet crate reads some that are not looked at here.
+        let set = if damage.is_empty() { set_of(&cuts, shape.num_rows) } else { RowSet::All };
         let mut num_coded = 0;
         for (root, field) in snapshot.schema.fields().iter().enumerate() {
             let Some(read) = read_coded(&snapshot, root, &body, &set, step, most_values) else { continue };

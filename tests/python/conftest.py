@@ -32,6 +32,9 @@ from lakes import make_certificates  # noqa: E402
 # Tests count requests, which a cache would answer; those of the cache name a folder of their own.
 os.environ["FOREBAY_CACHE"] = "0"
 
+# `datasets` tells a server of each `load_dataset`. Without a network, looking that one up takes up to five seconds.
+os.environ["HF_UPDATE_DOWNLOAD_COUNTS"] = "0"
+
 # A shell that starts the tests in the background has them, and what they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -197,6 +197,7 @@ class Hub:
             "HF_HOME": str(home),
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_UPDATE_DOWNLOAD_COUNTS": "0",
         }
 
     def point(self, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:

@@ -254,7 +254,8 @@ impl Fragment {
             let parts = if is_at_pages { cut_pages(&pages, &rows, num_parts) } else { cut_rows(&rows, num_parts) };
             let theirs = measure(&parts);
             let is_cheaper = |&(quarters, halves): &(u64, u64)| {
-                theirs.fetched / quarters >= wanted / 4 && cost.largest / halves <= most / 2
+                let fetch_much = theirs.fetched.saturating_mul(4) >= wanted.saturating_mul(quarters);
+                fetch_much && cost.largest.saturating_mul(2) <= most.saturating_mul(halves)
             };
             if fits && CONCESSIONS.iter().any(is_cheaper) {
                 break;

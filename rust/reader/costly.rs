@@ -103,12 +103,10 @@ impl EpochReader {
         }
         self.costly.num_compared += 1;
         let fetched = |rows: &Range<u32>| self.read_cost(row_group, rows).fetched;
-        let spans: Vec<Range<u32>> = if self.settings.are_fixed() {
-            vec![0..num_rows]
-        } else {
-            let ends = starts.iter().skip(1).copied().chain([num_rows]);
-            starts.iter().zip(ends).map(|(&start, end)| start..end).collect()
-        };
+        // In a fixed order, what is cut is the row group.
+        let starts = if self.settings.are_fixed() { &[0][..] } else { starts };
+        let ends = starts.iter().skip(1).copied().chain([num_rows]);
+        let spans: Vec<Range<u32>> = starts.iter().zip(ends).map(|(&start, end)| start..end).collect();
         let parts: Vec<Range<u32>> = spans.iter().flat_map(|span| self.cut(row_group, span.clone())).collect();
         if !self.can_read(row_group, &parts) {
             return;

@@ -26,8 +26,8 @@ const GROUP_BYTES: RangeInclusive<u64> = 256 << 10..=4 << 20;
 /// The assumed size of a page without an index: the usual target of writers.
 const USUAL_PAGE_BYTES: u64 = 1 << 20;
 
-/// Parts are made so small that no offsets reach farther: half of what 32 bits hold, since this is estimated.
-const MOST_OFFSETS: u64 = 1 << 30;
+/// Parts are made so small that no offsets reach farther: three fourths of what 32 bits hold, since this is estimated.
+const MOST_OFFSETS: u64 = 3 << 29;
 
 /// Maximum number of parts that [`cut`] makes.
 const MAX_PARTS: usize = 1024;

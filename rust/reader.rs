@@ -139,12 +139,11 @@ impl EpochReader {
             let cost = this.read_cost(row_group, &(0..row_group.num_rows));
             decoded_bytes = decoded_bytes.saturating_add(cost.decoded);
             num_rows += u64::from(row_group.num_rows);
-            let starts: Vec<u32> = match this.settings {
+            let starts = if this.settings.are_fixed() {
                 // Few large reads are better than many small ones, as long as several fit.
-                OrderSettings::Sequential | OrderSettings::Given(_) => {
-                    this.cut(row_group, 0..row_group.num_rows).iter().map(|rows| rows.start).collect()
-                }
-                OrderSettings::Shuffled { .. } => snapshot.fragment(*row_group).cut(row_group.index),
+                this.cut(row_group, 0..row_group.num_rows).iter().map(|rows| rows.start).collect()
+            } else {
+                snapshot.fragment(*row_group).cut(row_group.index)
             };
             let num_spans = spans.len();
             add_spans(&starts, row_group, index, selection.rows(index), &mut spans);

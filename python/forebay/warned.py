@@ -53,9 +53,8 @@ def _of_parts(
     url: str, row_group: int, num_parts: int, fetched: int, wanted: int, dictionaries: int, memory_limit: int
 ) -> str:
     """Tells of a row group whose parts fetch the same bytes."""
-    again = fetched - wanted
-    if dictionaries * num_parts > again:
-        shared = f"each needs the dictionaries of its columns, {dictionaries} bytes"
+    if 2 * dictionaries > fetched - wanted:
+        shared = "each needs the dictionaries of its columns"
         better = (
             "Write columns whose values hardly repeat without dictionaries (pyarrow: `use_dictionary=` a list of the "
             "others)"

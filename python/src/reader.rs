@@ -127,7 +127,7 @@ impl PyReader {
     }
 
     /// A row group that is read in parts, of which each fetches bytes of the others again: its object, its number, the
-    /// number of parts, the bytes that they fetch and those that are wanted, and the bytes of its dictionaries.
+    /// number of parts, the bytes that they fetch and those that are wanted, and those of dictionaries fetched again.
     fn refetched(&self) -> Option<(&str, usize, usize, u64, u64, u64)> {
         let found = self.reader.refetched()?;
         let (fetched, wanted) = (found.fetched_bytes, found.wanted_bytes);

@@ -35,7 +35,7 @@ pub struct Refetched {
     pub fetched_bytes: u64,
     /// The bytes that would be fetched if every span, or the row group in dataset order, were read at once.
     pub wanted_bytes: u64,
-    /// The bytes of its dictionaries, which each part fetches.
+    /// The bytes of dictionaries, which each part needs, among those that are fetched again.
     pub dictionary_bytes: u64,
 }
 
@@ -114,13 +114,14 @@ impl EpochReader {
         let fragment = self.dataset.snapshot().fragment(*row_group);
         let layout = &self.layouts[row_group.fragment as usize];
         let (url, number) = self.place_of(row_group);
+        let num_again = (parts.len() - spans.len()) as u64;
         let found = Refetched {
             url,
             row_group: number,
             num_parts: parts.len(),
             fetched_bytes: parts.iter().map(fetched).sum(),
             wanted_bytes: spans.iter().map(fetched).sum(),
-            dictionary_bytes: fragment.all_dictionary_bytes(layout, row_group.index),
+            dictionary_bytes: fragment.all_dictionary_bytes(layout, row_group.index).saturating_mul(num_again),
         };
         if found.is_much() && self.costly.refetched.as_ref().is_none_or(|worst| found.is_worse_than(worst)) {
             self.costly.refetched = Some(found);

@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from forebay import _lib
     from forebay.dataset import Dataset
     from forebay.loader import Stream
     from forebay.options import ShuffleOptions
@@ -19,15 +20,19 @@ MAX_TEXT = 1000
 
 def dataset_text(dataset: Dataset) -> str:
     """Returns the number of kept rows, and the columns and their types."""
-    columns = _columns(dataset)
-    width = max((len(name) for name, _ in columns), default=0)
-    lines = [f"Dataset({_summary(dataset)})", *(f"  {name:{width}}  {kind}" for name, kind in columns)]
+    lines = [f"Dataset({_summary(dataset)})", *_column_lines(dataset._native)]
     return "\n".join(lines + [f"  {line}" for line in _query(dataset)])
+
+
+def result_text(rows: _lib.Rows) -> str:
+    """Returns how the rows of a query are read, and their columns and types."""
+    how = "rows to be read once, by `pyarrow.table(result)`, `polars.DataFrame(result)`, ..."
+    return "\n".join([f"QueryResult({how})", *_column_lines(rows)])
 
 
 def dataset_html(dataset: Dataset) -> str:
     """Returns the same as a table."""
-    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(kind)}</td></tr>" for name, kind in _columns(dataset))
+    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(kind)}</td></tr>" for name, kind in _columns(dataset._native))
     query = "".join(f"<br><code>{escape(line)}</code>" for line in _query(dataset))
     head = "<thead><tr><th>column</th><th>type</th></tr></thead>"
     return f"<table>{head}<tbody>{rows}</tbody></table><p>Dataset: {escape(_summary(dataset))}{query}</p>"
@@ -38,8 +43,14 @@ def stream_html(stream: Stream[Any], text: str) -> str:
     return f"<p><code>{escape(text)}</code></p>{dataset_html(stream._dataset)}"
 
 
-def _columns(dataset: Dataset) -> list[tuple[str, str]]:
-    columns = list(zip(dataset.column_names, dataset._native.column_types, strict=True))
+def _column_lines(native: _lib.Dataset | _lib.Rows) -> list[str]:
+    columns = _columns(native)
+    width = max((len(name) for name, _ in columns), default=0)
+    return [f"  {name:{width}}  {kind}" for name, kind in columns]
+
+
+def _columns(native: _lib.Dataset | _lib.Rows) -> list[tuple[str, str]]:
+    columns = list(zip(native.column_names, native.column_types, strict=True))
     hidden = len(columns) - MAX_COLUMNS
     return columns if hidden <= 1 else [*columns[:MAX_COLUMNS], ("...", f"{hidden} more columns")]
 

@@ -11,7 +11,7 @@ from importlib import resources
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Never
 
-from forebay import _lib, familiar
+from forebay import _lib, display, familiar
 from forebay.exceptions import ColumnNotFoundError, QueryError, SettingError
 from forebay.iteration import Iteration
 from forebay.options import check_named, check_text
@@ -99,7 +99,7 @@ class QueryResult:
             raise familiar.missing(self, "the result of a query", name, familiar.OF_QUERY_RESULT)
 
     def __repr__(self) -> str:
-        return "QueryResult(rows to be read once, by `pyarrow.table(result)`, `polars.DataFrame(result)`, ...)"
+        return display.result_text(self._rows)
 
     def __iter__(self) -> Iterator[_lib.Batch]:
         return Iteration(self._batches(), "query again")

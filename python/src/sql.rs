@@ -237,6 +237,16 @@ impl PyRows {
 
 #[pymethods]
 impl PyRows {
+    #[getter]
+    fn column_names(&self) -> Vec<String> {
+        self.schema.fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    #[getter]
+    fn column_types(&self) -> Vec<String> {
+        self.schema.fields().iter().map(|field| field.data_type().to_string()).collect()
+    }
+
     fn next(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
         let stream = self.stream.get().ok_or_else(|| closed(OF_ANOTHER_PROCESS))?;
         loop {

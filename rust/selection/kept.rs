@@ -20,7 +20,7 @@ const KIND: &str = "selections";
 
 /// Changes when the layout of an entry does (counts of the report, then the rows), and when filters come to select
 /// other rows.
-const LAYOUT: &str = "2";
+const LAYOUT: &str = "3";
 
 /// The cache entry of one selection.
 #[derive(Debug, Clone)]

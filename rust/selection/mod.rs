@@ -8,10 +8,12 @@
 //! for the next run.
 
 mod algebra;
+pub(crate) mod apart;
 mod bloom;
 mod canonical;
 mod codec;
 mod compared;
+pub(crate) mod constants;
 mod digits;
 pub(crate) mod evaluate;
 pub(crate) mod floats;

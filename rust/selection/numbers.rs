@@ -42,7 +42,7 @@ pub(crate) fn checked_numbers(expr: Expr, schema: &DFSchema) -> PlanResult<Expr>
             Expr::TryCast(cast) => Transformed::yes(Operation::Keep.call(vec![Expr::TryCast(cast)])),
             Expr::Cast(cast) => {
                 let (from, to) = (cast.expr.get_type(schema)?, cast.field.data_type());
-                if is_lossy(&from, to) || !keeps_order(&from, to) {
+                if must_stay(&from, to) {
                     Transformed::yes(Operation::Keep.call(vec![Expr::Cast(cast)]))
                 } else {
                     Transformed::no(Expr::Cast(cast))
@@ -52,6 +52,11 @@ pub(crate) fn checked_numbers(expr: Expr, schema: &DFSchema) -> PlanResult<Expr>
         })
     })?;
     Ok(checked.data)
+}
+
+/// Returns whether a cast must not be moved from a column to what that is compared with, or to its bounds.
+pub(super) fn must_stay(from: &DataType, to: &DataType) -> bool {
+    is_lossy(from, to) || !keeps_order(from, to)
 }
 
 /// Returns whether a cast fails on some numbers or times of `from`, or maps two of them to one.
@@ -69,7 +74,8 @@ pub(super) fn is_lossy(from: &DataType, to: &DataType) -> bool {
             || from.is_integer() && !holds(to, from);
     }
     match (from, to, digits_of(from), digits_of(to)) {
-        (Timestamp(finer, _), Timestamp(coarser, _), ..) => finer > coarser,
+        // The engine also rounds the literal if the column has the coarser unit.
+        (Timestamp(from, _), Timestamp(to, _), ..) => from != to,
         (_, _, Some((whole, fraction)), Some((to_whole, to_fraction))) => whole > to_whole || fraction > to_fraction,
         (_, _, None, Some((to_whole, _))) => from.is_floating() || from.is_integer() && to_whole < num_digits(from),
         _ => false,
@@ -77,14 +83,15 @@ pub(super) fn is_lossy(from: &DataType, to: &DataType) -> bool {
 }
 
 /// Returns whether a cast keeps the order of values: not if it keeps only the time of day, or the truth value of a
-/// number, or converts between an instant and the local time of a zone with daylight saving time.
+/// number. Nor does one between an instant and the local time of a zone, which may have daylight saving time; and the
+/// engine does not shift the literal.
 fn keeps_order(from: &DataType, to: &DataType) -> bool {
     use DataType::{Boolean, Time32, Time64, Timestamp};
     match (value_type(from), value_type(to)) {
         (from, Boolean) => *from == Boolean,
         (Timestamp(..), Time32(_) | Time64(_)) => false,
         (Timestamp(_, Some(_)), Timestamp(_, Some(_))) => true,
-        (from, to) => !may_have_summer_time(from) && !may_have_summer_time(to),
+        (from, to) => !is_local(from) && !is_local(to),
     }
 }
 
@@ -92,9 +99,10 @@ fn value_type(data_type: &DataType) -> &DataType {
     if let DataType::Dictionary(_, values) = data_type { values } else { data_type }
 }
 
-fn may_have_summer_time(data_type: &DataType) -> bool {
+/// Returns whether a timestamp is of a zone other than UTC.
+fn is_local(data_type: &DataType) -> bool {
     let DataType::Timestamp(_, Some(zone)) = data_type else { return false };
-    zone.chars().any(char::is_alphabetic) && !["UTC", "GMT", "Z"].iter().any(|name| zone.eq_ignore_ascii_case(name))
+    !["UTC", "GMT", "Z", "+00:00", "-00:00"].iter().any(|name| zone.eq_ignore_ascii_case(name))
 }
 
 /// Returns whether an integer type holds all values of another one.
@@ -316,6 +324,7 @@ mod tests {
             (time(Some("Europe/Berlin")), time(None)),
             (time(None), time(Some("Europe/Berlin"))),
             (time(Some("America/Sao_Paulo")), Date32),
+            (time(Some("+02:00")), time(None)),
         ] {
             assert!(!keeps_order(&from, &to), "{from} {to}");
         }
@@ -326,7 +335,7 @@ mod tests {
             (Int64, Utf8),
             (time(None), Date32),
             (time(Some("UTC")), Date32),
-            (time(Some("+02:00")), time(None)),
+            (time(Some("+00:00")), time(None)),
             (time(Some("Europe/Berlin")), time(Some("UTC"))),
         ] {
             assert!(keeps_order(&from, &to), "{from} {to}");

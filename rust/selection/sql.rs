@@ -31,7 +31,7 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Toke
 
 use super::passed_over::passed_over;
 pub(crate) use super::reason::reason;
-use super::{floats, lists, literals, numbers, parser};
+use super::{apart, constants, floats, lists, literals, numbers, parser};
 use crate::error::{Error, Result};
 use crate::sql::{Names, Operators, Types, any, compared_in_their_unit, planned_here};
 use crate::{features, panics};
@@ -127,6 +127,7 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
     let expr = state.create_logical_expr_from_sql_expr(parsed, &df_schema);
     let expr = expr.and_then(balance).map_err(|error| explain(sql, schema, &error))?;
     let expr = bind(sql, expr, parameters)?;
+    let expr = constants::folded(expr).map_err(|error| explain(sql, schema, &error))?.data;
     let expr = literals::with_known_members(expr).map_err(|error| explain(sql, schema, &error))?.data;
     let mut names = Names::default();
     let expr = names.number(expr, &df_schema).map_err(|error| explain(sql, schema, &error))?.data;
@@ -150,7 +151,7 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
         got => return Err(Error::NotBoolean { sql: shortened(sql), got: Box::new(got) }),
     }
     let plan = || {
-        let exact = numbers::checked_numbers(keep_cases(coerced)?, &df_schema)?;
+        let exact = numbers::checked_numbers(apart::from_simplifier(keep_cases(coerced)?, &df_schema)?, &df_schema)?;
         lists::simplified(&simplifier, floats::with_canonical_floats(exact, &df_schema)?)
     };
     let simple = plan().and_then(balance).map_err(|error| explain(sql, schema, &error))?;

@@ -26,7 +26,7 @@ pub(crate) fn compared_in_their_unit(expr: Expr, schema: &DFSchema) -> PlanResul
     expr.transform_up(|node| {
         let replaced = match &node {
             Expr::BinaryExpr(BinaryExpr { left, op, right }) => of_two(left, *op, right, schema),
-            Expr::Between(between) => of_between(between, |column, op, bound| compared(column, op, bound, schema)),
+            Expr::Between(between) => of_between(between, |moment, op, bound| of_two(moment, op, bound, schema)),
             Expr::InList(list) => of_list(list, schema),
             Expr::Case(case) => of_case(case, schema),
             Expr::ScalarFunction(call) => of_call(call, schema),
@@ -46,11 +46,14 @@ pub(super) fn of_two(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema)
 fn of_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
     let InList { expr, list, negated } = list;
     let is_never = |is_equal: &Expr| matches!(is_equal, Expr::BinaryExpr(both) if both.op == Operator::And);
-    let (mut as_written, mut replaced) = (Vec::new(), Vec::new());
+    let (mut as_written, mut replaced, mut has_never) = (Vec::new(), Vec::new(), false);
     for item in list {
-        match compared(expr, Operator::Eq, item, schema) {
-            // One value that no row equals is as good as a thousand.
-            Some(is_equal) if is_never(&is_equal) && replaced.iter().any(is_never) => {}
+        let with_literal = compared(expr, Operator::Eq, item, schema);
+        // One value that no row equals is as good as a thousand.
+        if with_literal.as_ref().is_some_and(is_never) && std::mem::replace(&mut has_never, true) {
+            continue;
+        }
+        match with_literal.or_else(|| of_columns(expr, Operator::Eq, item, schema)) {
             Some(is_equal) => replaced.push(is_equal),
             None => as_written.push(item.clone()),
         }
@@ -65,16 +68,27 @@ fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> O
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     // Most are none, and computing the types of the other operands takes time.
     literal_of(literal)?;
-    let of_column = column.get_type(schema).ok()?;
+    let (column, of_column) = in_its_own_unit(column, schema)?;
     let unit = unit_of(&of_column)?;
     let Moment { count, counted_in, of, is_foreign } = Moment::of(literal, &of_column)?;
+    // A time without a zone is one of UTC beside an instant.
+    let (of, is_foreign) = match (&of_column, of) {
+        (DataType::Timestamp(_, None), Clock::Epoch(Some(_))) => (Clock::Epoch(None), true),
+        (_, of) => (of, is_foreign),
+    };
+    // The engine would cast the column.
+    let is_coarse = matches!(of_column, DataType::Timestamp(unit, _) if unit != TimeUnit::Nanosecond);
     let unit = unit.min(Unit::Of(counted_in));
     let parts = unit.nanoseconds() / Unit::Of(counted_in).nanoseconds();
     let is_exact = count.rem_euclid(parts) == 0;
-    if is_exact && !is_foreign {
+    if is_exact && !is_foreign && !is_coarse {
         return None;
     }
     let before = of.at(count.div_euclid(parts), unit)?;
+    if is_exact && !is_foreign {
+        let same = before.cast_to(&of_column).ok().filter(|_| is_comparison(op))?;
+        return Some(binary_expr(column.clone(), op, lit(same)));
+    }
     let data_type = before.data_type();
     let (before, column) = (lit(before), column.clone());
     let column = if data_type == of_column { column } else { cast(column, data_type) };
@@ -94,7 +108,21 @@ fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> O
     })
 }
 
-/// Compares non-literals: dates with timestamps, or times of day in two units.
+/// Returns what a timestamp is cast to a finer unit from, which loses nothing, and its type.
+fn in_its_own_unit<'a>(moment: &'a Expr, schema: &DFSchema) -> Option<(&'a Expr, DataType)> {
+    use DataType::Timestamp;
+    let data_type = moment.get_type(schema).ok()?;
+    if let (Expr::Cast(Cast { expr, .. }), Timestamp(unit, zone)) = (moment, &data_type)
+        && let Some((own, Timestamp(own_unit, own_zone))) = in_its_own_unit(expr, schema)
+        && own_unit < *unit
+        && own_zone == *zone
+    {
+        return Some((own, Timestamp(own_unit, own_zone)));
+    }
+    Some((moment, data_type))
+}
+
+/// Compares non-literals: dates with timestamps, times in UTC with instants, or times of day in two units.
 fn of_columns(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Option<Expr> {
     use DataType::{Date32, Date64, Time32, Time64, Timestamp};
     if !is_comparison(op) || literal_of(left).is_some() || literal_of(right).is_some() {
@@ -104,6 +132,8 @@ fn of_columns(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Opt
     match (&of_left, &of_right) {
         (Date32 | Date64, Timestamp(unit, _)) => of_day(left, op, right, *unit),
         (Timestamp(unit, _), Date32 | Date64) => of_day(right, op.swap()?, left, *unit),
+        (Timestamp(_, None), Timestamp(unit, Some(_))) => Some(binary_expr(left.clone(), op, in_utc(right, *unit))),
+        (Timestamp(unit, Some(_)), Timestamp(_, None)) => Some(binary_expr(in_utc(left, *unit), op, right.clone())),
         (Time32(left_unit) | Time64(left_unit), Time32(right_unit) | Time64(right_unit)) if left_unit != right_unit => {
             let finer = if left_unit < right_unit { &of_right } else { &of_left };
             let in_finer = |side: &Expr, of: &DataType| {
@@ -113,6 +143,11 @@ fn of_columns(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Opt
         }
         _ => None,
     }
+}
+
+/// Returns what clocks in UTC show at an instant.
+fn in_utc(instant: &Expr, unit: TimeUnit) -> Expr {
+    cast(cast(instant.clone(), DataType::Timestamp(unit, Some("+00:00".into()))), DataType::Timestamp(unit, None))
 }
 
 /// Compares the beginning of a day with a timestamp: in UTC if there is a zone, as the engine does.

@@ -40,7 +40,7 @@ use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::query::Dataset;
 use crate::selection::passed_over::{passed_over, replaced, unreplaced};
-use crate::selection::{floats, lists, literals, numbers, parser, sql};
+use crate::selection::{apart, constants, floats, lists, literals, numbers, parser, sql};
 
 /// The name by which a query refers to its dataset.
 const SUBJECT: &str = "dataset";
@@ -133,7 +133,8 @@ fn replace_literals(plan: LogicalPlan, names: &mut Names) -> PlanResult<LogicalP
         let kept = NamePreserver::new(&node);
         node.map_expressions(|expr| {
             let name = kept.save(&expr);
-            let numbered = literals::with_known_members(expr)?.transform_data(|expr| names.number(expr, &schema))?;
+            let members = constants::folded(expr)?.transform_data(literals::with_known_members)?;
+            let numbered = members.transform_data(|expr| names.number(expr, &schema))?;
             let replaced = numbered.transform_data(|expr| compared_in_their_unit(expr, &schema))?;
             let replaced = replaced.transform_data(|expr| literals::compared_exactly(expr, &schema))?;
             Ok(replaced.update_data(|expr| name.restore(expr)))
@@ -155,7 +156,7 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
         let names = NamePreserver::new(&node);
         let exact = |expr: Expr| {
             let name = names.save(&expr);
-            let exact = numbers::checked_numbers(sql::keep_cases(expr)?, &schema)?;
+            let exact = numbers::checked_numbers(apart::from_simplifier(sql::keep_cases(expr)?, &schema)?, &schema)?;
             let exact = sql::balance(floats::with_canonical_floats(exact, &schema)?)?;
             let exact = if hides_lists { lists::hidden(exact)? } else { exact };
             Ok(Transformed::yes(name.restore(exact)))

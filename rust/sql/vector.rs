@@ -118,6 +118,7 @@ fn known_len(data_type: &DataType, scalar: Option<&ScalarValue>) -> Option<usize
 fn vector_type(name: &str, data_type: &DataType) -> PlanResult<DataType> {
     let item = match data_type {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item,
+        DataType::Null => return Ok(DataType::new_list(DataType::Float64, true)),
         other => return plan_err!("`{name}` takes lists of numbers, got {other}"),
     };
     match item.data_type() {

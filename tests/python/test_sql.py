@@ -396,6 +396,20 @@ def test_vectors_of_other_lengths_are_refused_before_any_row_is_read(ds: fb.Data
         ds.sql(f"SELECT {name}(vector, [1.0, 2.0, 3.0]) AS near FROM dataset")
 
 
+@pytest.mark.parametrize("name", ["cosine_similarity", "l2_distance", "dot"])
+def test_vectors_that_are_null_have_no_distance(ds: fb.Dataset, name: str) -> None:
+    assert ds.sql(f"SELECT {name}(vector, NULL) AS near FROM dataset")[:]["near"] == [None] * NUM_ROWS
+    assert ds.sql(f"SELECT {name}($v, vector) AS near FROM dataset", params={"v": None})[:]["near"] == [None] * NUM_ROWS
+    assert len(ds.filter(f"{name}(NULL, NULL) > 0")) == 0
+
+
+def test_results_of_queries_show_their_columns(ds: fb.Dataset) -> None:
+    result = ds.query("SELECT lang, count(*) AS n FROM dataset GROUP BY lang")
+    assert repr(result).splitlines()[1:] == ["  lang  Utf8", "  n     Int64"]
+    pa.table(result)
+    assert repr(result).startswith("QueryResult(rows to be read once")
+
+
 def test_explain_tells_of_the_order_of_a_query(ds: fb.Dataset) -> None:
     ordered = ds.sql("SELECT * FROM dataset ORDER BY id DESC")
     assert ordered.explain()["order_of_query"]

@@ -182,6 +182,17 @@ impl Fragment {
         self.row_group(row_group).columns().iter().map(decoded_bytes).fold(0, u64::saturating_add)
     }
 
+    /// Returns whether the footer tells the decoded bytes of the dataset's column in a row group: those of texts behind a
+    /// dictionary only if the writer recorded them.
+    pub(crate) fn tells_decoded_bytes(&self, column: usize, row_group: u32) -> bool {
+        let leaves = self.columns[column].map_or(&[][..], |root| self.leaves_of(root, row_group));
+        leaves.iter().all(|leaf| {
+            leaf.column_type() != PhysicalType::BYTE_ARRAY
+                || leaf.dictionary_page_offset().is_none()
+                || leaf.unencoded_byte_array_data_bytes().is_some()
+        })
+    }
+
     /// Returns whether a row group's pages are listed, so that they can be read individually.
     pub(crate) fn has_offset_index(&self, row_group: u32) -> bool {
         let leaves = self.offset_indexes(row_group);

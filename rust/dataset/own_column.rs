@@ -4,7 +4,7 @@ use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef};
+use arrow_array::{Array, ArrayRef, new_empty_array};
 use arrow_schema::{ArrowError, DataType};
 
 use super::parquet_columns::{FetchedRanges, ParquetColumns, ParquetReader, WantedRows, damaged};
@@ -79,7 +79,7 @@ impl OwnColumn {
         self.state = State::Closed(mem::replace(&mut self.state, State::Failed).into_scratch());
     }
 
-    /// Returns the next rows.
+    /// Returns the next rows; none shows whether anything follows the last one.
     pub(super) fn read(&mut self, num_rows: usize) -> Result<ArrayRef> {
         if let State::Own(column) = &mut self.state {
             // A decoder's errors, including panics, are left for the other one to report.
@@ -94,9 +94,14 @@ impl OwnColumn {
                 Ok(Err(said @ (Misfit::TOO_HIGH | Misfit::TOO_SHORT | Misfit::OF_NONE))) => {
                     return Err(self.rows.column_error(self.root, damaged(&said.to_string())));
                 }
+                // The other decoder would have to read the last rows, too, to see what follows.
+                _ if num_rows == 0 => return Err(self.rows.error(None, damaged("more follows its rows"))),
                 _ => {}
             }
             self.state = State::Foreign(Box::new(self.reopen()?));
+        }
+        if num_rows == 0 && matches!(self.state, State::Foreign(_)) {
+            return Ok(new_empty_array(self.data_type()));
         }
         let State::Foreign(column) = &mut self.state else {
             return Err(self.rows.error(None, damaged("a column is read after it failed")));
@@ -247,6 +252,46 @@ impl Sieve {
         match &kept[..] {
             [] => Ok(array.slice(0, 0)),
             some => arrow_select::concat::concat(&some.iter().map(AsRef::as_ref).collect::<Vec<_>>()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::types::Int32Type;
+    use arrow_array::{ListArray, RecordBatch};
+    use bytes::Bytes;
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+    use crate::decode::{self, Body, tests::open};
+
+    #[test]
+    fn no_rows_after_the_last_are_no_error_of_either_decoder() {
+        let lists = (0..100).map(|row| Some(vec![Some(row); 4]));
+        let lists: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
+        let batch = RecordBatch::try_from_iter([("lists", Arc::clone(&lists))]).unwrap();
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        let body = Bytes::from(writer.into_inner().unwrap());
+        let snapshot = open(&body).unwrap();
+        let row_group = snapshot.row_groups[0];
+        let plan = decode::plan(snapshot.fragment(row_group), row_group.index, 0, &RowSet::All).unwrap();
+        let at = |offset: u64| usize::try_from(offset).unwrap();
+        let bytes_of = |range: &Range<u64>| Body::Here(body.slice(at(range.start)..at(range.end)));
+        let bodies = plan.ranges().iter().map(bytes_of).collect();
+        let fetched = FetchedRanges { ranges: plan.ranges().to_vec(), bodies };
+        let rows = WantedRows::new(&snapshot, row_group, RowSet::All, usize::MAX);
+        let mut column = OwnColumn::new(0, plan, rows, fetched, Scratch::default());
+        for is_foreign in [false, true] {
+            column.rewind();
+            if is_foreign {
+                column.state = State::Foreign(Box::new(column.reopen().unwrap()));
+            }
+            assert_eq!(column.read(8).unwrap().len(), 8);
+            assert_eq!(&column.read(92).unwrap(), &lists.slice(8, 92));
+            let none = column.read(0).unwrap();
+            assert_eq!((none.len(), none.data_type()), (0, lists.data_type()));
         }
     }
 }

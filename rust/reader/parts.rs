@@ -149,6 +149,14 @@ impl EpochReader {
         parts
     }
 
+    /// Returns whether footers tell the decoded bytes of a piece's rows: not those of computed columns.
+    pub(crate) fn tells_decoded_bytes(&self, piece: PieceId) -> bool {
+        let (_, row_group) = self.row_group_of(piece);
+        let fragment = self.fragment_of(piece);
+        let is_told = |column: &usize| fragment.tells_decoded_bytes(*column, row_group.index);
+        self.dataset.outputs().is_none() && self.dataset.projection().iter().all(is_told)
+    }
+
     /// Plans the read of the rows `wanted` of a part of a piece, counted within the part; `None` for all.
     pub(crate) fn read_part(&self, piece: PieceId, kept: &Range<u32>, wanted: Option<&[u32]>) -> Result<PartRead> {
         let (_, row_group) = self.row_group_of(piece);

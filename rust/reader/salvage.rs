@@ -25,7 +25,8 @@ pub(crate) struct Salvage {
 
 impl EpochReader {
     /// Finds the rows of a failed part that cannot be decoded, and decodes the others of those `wanted`, or of all.
-    /// Decodes each column once more, and the pages of damaged columns one by one.
+    /// Decodes each column once more, and the pages of damaged columns one by one; a page with some invalid values many
+    /// times. Ends with what it found so far if `go_on`, given the number of damaged rows of a column, returns `false`.
     ///
     /// `None` if nothing can be told apart.
     pub(crate) fn salvage(
@@ -34,6 +35,7 @@ impl EpochReader {
         kept: &Range<u32>,
         wanted: Option<&[u32]>,
         fetched: &FetchedRanges,
+        go_on: &dyn Fn(u64) -> bool,
     ) -> Option<Salvage> {
         let (_, row_group) = self.row_group_of(piece);
         let fragment = self.fragment_of(piece);
@@ -42,9 +44,12 @@ impl EpochReader {
         }
         let (raw, all) = self.rows_of_part(piece, kept, None);
         let (_, read) = self.rows_of_part(piece, kept, wanted);
+        let in_span = |damaged: &[Range<u32>]| {
+            damaged.iter().map(|rows| kept.start + rows.start..kept.start + rows.end).collect::<Vec<_>>()
+        };
         let mut damaged = Vec::new();
         for &column in self.dataset.projection().iter().filter(|column| fragment.columns[**column].is_some()) {
-            let probe = Probe { reader: self, row_group, column, all: &all, fetched };
+            let probe = Probe { reader: self, row_group, column, all: &all, fetched, go_on };
             if probe.is_sound(read.clone())? {
                 continue;
             }
@@ -54,11 +59,17 @@ impl EpochReader {
             starts.retain(|start| (raw.start..=raw.end).contains(start));
             starts.sort_unstable();
             starts.dedup();
+            let mut of_column = Damaged::default();
             // Pages that hold nothing of what is read were not fetched.
             for page in starts.windows(2).filter(|page| read.has(page[0]..page[1])) {
                 let number = |row: u32| all.count(raw.start..row);
-                probe.find_damaged(number(page[0])..number(page[1]), &mut damaged)?;
+                // Whole pages are counted in any case: only the search within one takes long.
+                if !go_on(0) || !probe.find_damaged(number(page[0])..number(page[1]), &mut of_column)? {
+                    damaged.append(&mut of_column.runs);
+                    return Some(Salvage { damaged: in_span(&joined(damaged)), left: None });
+                }
             }
+            damaged.append(&mut of_column.runs);
         }
         // There may be none: unwanted rows can prevent others from being decoded.
         let damaged = joined(damaged);
@@ -68,41 +79,44 @@ impl EpochReader {
             !damaged.get(next).is_some_and(|rows| rows.contains(row))
         };
         let left: Vec<u32> = wanted.into_iter().filter(is_left).collect();
-        let damaged = damaged.iter().map(|rows| kept.start + rows.start..kept.start + rows.end).collect();
+        let damaged = in_span(&damaged);
         if left.is_empty() {
             return Some(Salvage { damaged, left: None });
         }
         let mut batches = Vec::new();
-        self.decode_some(piece, kept, &left, fetched, &mut batches)?;
+        let mut decode = |rows: &[u32]| {
+            let read = self.read_part(piece, kept, Some(rows)).ok()?;
+            let bodies = fetched.part(read.ranges().to_vec()).ok()??.bodies;
+            Some(read.decode(bodies).map(|batch| batches.push(batch)).is_ok())
+        };
+        in_halves(&left, &mut |rows| if go_on(0) { decode(rows) } else { None })?;
         let batch = match <[RecordBatch; 1]>::try_from(batches) {
             Ok([batch]) => batch,
             Err(batches) => concat_batches(&batches.first()?.schema(), &batches).ok()?,
         };
         Some(Salvage { damaged, left: Some((batch, left)) })
     }
+}
 
-    /// Decodes the sound rows of a part, in several batches if damaged ones between them cannot be skipped.
-    fn decode_some(
-        &self,
-        piece: PieceId,
-        kept: &Range<u32>,
-        rows: &[u32],
-        fetched: &FetchedRanges,
-        batches: &mut Vec<RecordBatch>,
-    ) -> Option<()> {
-        let read = self.read_part(piece, kept, Some(rows)).ok()?;
-        let bodies = fetched.part(read.ranges().to_vec()).ok()??.bodies;
-        match read.decode(bodies) {
-            Ok(batch) => batches.push(batch),
-            Err(_) if rows.len() == 1 => return None,
-            Err(_) => {
-                let (first, rest) = rows.split_at(rows.len() / 2);
-                self.decode_some(piece, kept, first, fetched, batches)?;
-                self.decode_some(piece, kept, rest, fetched, batches)?;
-            }
-        }
-        Some(())
+/// Decodes the sound rows of a part, in several batches if damaged ones between them cannot be skipped; `None` if not
+/// even a single one can be decoded. `decode` returns whether it could.
+fn in_halves(rows: &[u32], decode: &mut dyn FnMut(&[u32]) -> Option<bool>) -> Option<()> {
+    if decode(rows)? {
+        return Some(());
     }
+    let (first, rest) = rows.split_at(rows.len() / 2);
+    if first.is_empty() {
+        return None;
+    }
+    in_halves(first, decode)?;
+    in_halves(rest, decode)
+}
+
+/// Rows of a column that cannot be decoded.
+#[derive(Debug, Default)]
+struct Damaged {
+    runs: Vec<Range<u32>>,
+    num_rows: u64,
 }
 
 /// Tries to decode rows of one column of a part.
@@ -113,6 +127,7 @@ struct Probe<'a> {
     /// All kept rows of the part.
     all: &'a RowSet,
     fetched: &'a FetchedRanges,
+    go_on: &'a dyn Fn(u64) -> bool,
 }
 
 impl Probe<'_> {
@@ -128,22 +143,26 @@ impl Probe<'_> {
 
     /// Collects those of some rows, counted within the part, that cannot be decoded: all of them if the first, middle
     /// and last one fail individually, as in a page with a wrong checksum; otherwise recurses into halves, as for a few
-    /// values that are invalid for the type.
-    fn find_damaged(&self, rows: Range<u32>, damaged: &mut Vec<Range<u32>>) -> Option<()> {
+    /// values that are invalid for the type. Returns whether to go on.
+    fn find_damaged(&self, rows: Range<u32>, damaged: &mut Damaged) -> Option<bool> {
         let set_of =
             |rows: Range<u32>| RowSet::from_rows(&self.all.nth(&rows.collect::<Vec<_>>()), self.row_group.num_rows);
         if rows.is_empty() || self.is_sound(set_of(rows.clone()))? {
-            return Some(());
+            return Some(true);
         }
         let middle = rows.start + (rows.end - rows.start) / 2;
         for row in [rows.start, middle, rows.end - 1] {
             if rows.len() > 1 && self.is_sound(set_of(row..row + 1))? {
-                self.find_damaged(rows.start..middle, damaged)?;
-                return self.find_damaged(middle..rows.end, damaged);
+                if !(self.go_on)(damaged.num_rows) {
+                    return Some(false);
+                }
+                let goes_on = self.find_damaged(rows.start..middle, damaged)?;
+                return Some(goes_on && self.find_damaged(middle..rows.end, damaged)?);
             }
         }
-        damaged.push(rows);
-        Some(())
+        damaged.num_rows += rows.len() as u64;
+        damaged.runs.push(rows);
+        Some(true)
     }
 }
 
@@ -162,7 +181,71 @@ fn joined(mut ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use arrow_array::{ArrayRef, StringArray};
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::properties::WriterProperties;
+
     use super::*;
+    use crate::decode::Body;
+    use crate::{Dataset, Io, OpenRequest, OrderSettings, Progress};
+
+    /// Writes 200 texts in pages of 25, of which the middle one is not UTF-8.
+    fn write() -> Vec<u8> {
+        let text = |row: u32| format!("{row:04}{}", if row % 25 == 12 { '~' } else { '.' });
+        let texts: ArrayRef = Arc::new(StringArray::from_iter_values((0..200).map(text)));
+        let batch = RecordBatch::try_from_iter([("text", texts)]).unwrap();
+        let properties = WriterProperties::builder()
+            .set_data_page_row_count_limit(25)
+            .set_write_batch_size(25)
+            .set_dictionary_enabled(false)
+            .build();
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        let mut body = writer.into_inner().unwrap();
+        for at in 2..body.len() {
+            if body[at] == b'~' && body[at - 2..at].iter().all(u8::is_ascii_digit) {
+                body[at] = 0xff;
+            }
+        }
+        body
+    }
+
+    #[test]
+    fn the_search_for_damaged_rows_ends_once_nobody_wants_to_know_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, body) = (folder.path().join("x.parquet"), write());
+        std::fs::write(&path, &body).unwrap();
+        let request = OpenRequest { sources: vec![path.to_str().unwrap().to_owned()], ..OpenRequest::default() };
+        let dataset = Io::current().unwrap().block_on(Dataset::open(request, &Progress::default())).unwrap();
+        let answer = dataset.known_answer().unwrap();
+        let reader = EpochReader::try_new(&dataset, answer, OrderSettings::Sequential, 1 << 30).unwrap();
+        let (piece, kept) = (PieceId { lane: 0, span: 0 }, 0..200);
+        let ranges = reader.read_part(piece, &kept, None).unwrap().ranges().to_vec();
+        let at = |offset: u64| usize::try_from(offset).unwrap();
+        let bytes_of = |range: &Range<u64>| Body::Here(body[at(range.start)..at(range.end)].to_vec().into());
+        let fetched = FetchedRanges { bodies: ranges.iter().map(bytes_of).collect(), ranges };
+        let num_tries = Cell::new(0);
+        let salvage = |most: u64| {
+            num_tries.set(0);
+            let go_on = |num_damaged| {
+                num_tries.set(num_tries.get() + 1);
+                num_damaged <= most
+            };
+            reader.salvage(piece, &kept, None, &fetched, &go_on).unwrap()
+        };
+        let damaged: Vec<Range<u32>> = (0..8).map(|page| 25 * page + 12..25 * page + 13).collect();
+        let all = salvage(8);
+        assert_eq!(all.damaged, damaged);
+        let (rows, numbers) = all.left.unwrap();
+        assert_eq!((rows.num_rows(), numbers.len()), (192, 192));
+        let num_tries_for_all = num_tries.get();
+        let some = salvage(2);
+        assert_eq!(some.damaged, damaged[..3]);
+        assert!(some.left.is_none());
+        assert!(num_tries.get() < num_tries_for_all / 2);
+    }
 
     #[test]
     fn ranges_that_touch_or_overlap_are_joined() {

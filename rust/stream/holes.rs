@@ -55,6 +55,12 @@ impl Holes {
         }
     }
 
+    /// Returns how many rows of what `part` names may be missing without exceeding the maximum.
+    pub(super) fn spare(&self, part: &Hole) -> u64 {
+        let num_known = u64::from(part.end.saturating_sub(part.start)).saturating_sub(self.num_new(part));
+        self.max_rows.unwrap_or(0).saturating_sub(self.num_rows).saturating_add(num_known)
+    }
+
     /// Adds disjoint holes for what could not be read because of `cause`.
     ///
     /// # Errors
@@ -120,16 +126,12 @@ impl Holes {
     }
 }
 
-/// Returns how many of the rows are in none of `known`.
+/// Returns how many of the rows are in none of `known`, which are ascending and disjoint.
 fn num_beyond(known: &[Range<u32>], rows: Range<u32>) -> u64 {
-    let without = |left: Vec<Range<u32>>, known: &Range<u32>| {
-        let parts = left
-            .into_iter()
-            .flat_map(|rows| [rows.start..rows.end.min(known.start), rows.start.max(known.end)..rows.end]);
-        parts.filter(|rows| !rows.is_empty()).collect()
-    };
-    let left = known.iter().fold(vec![rows], without);
-    left.iter().map(|rows| u64::from(rows.end.saturating_sub(rows.start))).sum()
+    let first = known.partition_point(|known| known.end <= rows.start);
+    let covering = known[first..].iter().take_while(|known| known.start < rows.end);
+    let covered: usize = covering.map(|known| (known.start.max(rows.start)..known.end.min(rows.end)).len()).sum();
+    rows.len().saturating_sub(covered) as u64
 }
 
 #[cfg(test)]
@@ -187,6 +189,32 @@ mod tests {
         let found = holes.found().iter().map(|hole| (hole.span, hole.start..hole.end));
         assert_eq!(found.collect::<Vec<_>>(), [(1, 10..40), (2, 0..5), (1, 50..60)]);
         assert_eq!(holes.num_rows(), 45);
+    }
+
+    #[test]
+    fn of_a_part_those_that_are_known_may_be_missing_and_as_many_more_as_are_left() {
+        let holes = Holes::new(vec![hole(1, 10..20), hole(2, 0..5)], Some(18), HoleUnits::default());
+        assert_eq!([hole(1, 0..100), hole(1, 15..100), hole(3, 0..100)].map(|part| holes.spare(&part)), [13, 8, 3]);
+    }
+
+    #[test]
+    fn rows_beyond_those_that_are_known_are_counted() {
+        let known = [10..20, 30..40, 50..60];
+        for (rows, expected) in [
+            (0..5, 5),
+            (0..10, 10),
+            (12..18, 0),
+            (20..30, 10),
+            (15..35, 10),
+            (0..100, 70),
+            (40..50, 10),
+            (59..61, 1),
+            (60..70, 10),
+            (5..5, 0),
+        ] {
+            assert_eq!(num_beyond(&known, rows.clone()), expected, "{rows:?}");
+        }
+        assert_eq!(num_beyond(&[], 3..7), 4);
     }
 
     #[test]

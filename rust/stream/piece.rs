@@ -10,6 +10,7 @@ use super::gather::SourceRow;
 use super::held::Held;
 #[cfg(doc)]
 use super::scheduler::Scheduler;
+use super::slabs::Room;
 use crate::decode::Body;
 use crate::plan::{BatchSlice, PieceId};
 use crate::reader::{Part, PartRead};
@@ -35,8 +36,18 @@ pub(super) enum Task {
     /// Keep only the rows `keep` of decoded arrays; then call [`Scheduler::compacted`].
     Compact { key: PieceKey, held: Held, keep: Arc<[u32]> },
     /// Gather the rows of a slice of the order from the sources, or return a view if that is allowed; then call
-    /// [`Scheduler::gathered`].
+    /// [`Scheduler::gathered`], or [`Scheduler::unfinished`] if transforming it takes memory.
     Gather { number: u64, slice: BatchSlice, sources: Vec<Held>, rows: PlannedRows, may_be_view: bool },
+    /// Transform a gathered batch; then call [`Scheduler::gathered`].
+    Finish { number: u64, slice: BatchSlice, gathered: Gathered },
+}
+
+/// A gathered batch that is yet to be transformed.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    pub(super) batch: RecordBatch,
+    /// What is left of the consumer's memory for it.
+    pub(super) room: Option<Room>,
 }
 
 /// The bytes of a piece, and how to read them.
@@ -48,6 +59,8 @@ pub(super) struct Fetched {
     /// The rows among them that are read, counted within the part; `None` for all.
     pub(super) wanted: Option<Arc<[u32]>>,
     pub(super) bodies: Vec<Body>,
+    /// Whether the footer tells the decoded bytes.
+    pub(super) is_told: bool,
 }
 
 /// The progress of a piece.
@@ -68,8 +81,8 @@ pub(super) struct Resident {
     pub(super) part: Part,
     /// Bytes charged to the budget.
     pub(super) charge: u64,
-    /// The portion reserved for the decoded arrays, as estimated.
-    pub(super) expected: u64,
+    /// The bytes of the decoded arrays according to the footer.
+    pub(super) estimate: u64,
     /// Rows planned so far.
     pub(super) num_planned: u32,
     /// Planned batches that have not been gathered yet.
@@ -93,7 +106,7 @@ impl Resident {
             stage: Stage::Queued,
             part,
             charge: 0,
-            expected: 0,
+            estimate: 0,
             num_planned: 0,
             num_users: 0,
             waiting: Vec::new(),
@@ -124,6 +137,8 @@ pub(super) enum Progress {
     },
     /// The bytes reserved for it.
     Gathering(u64),
+    /// The bytes reserved for it, and what transforming it takes besides.
+    Gathered(Gathered, u64, u64),
     Ready(RecordBatch, u64),
 }
 

@@ -8,7 +8,8 @@
 //! **What is counted.** A part, from the request until it is decoded, with everything that fetching and decoding take
 //! according to the footer; then the memory of its arrays. A batch, from before it is gathered, unless it is a view of
 //! a part, until the consumer has the next one; of several taken at once, only the last counts when the consumer comes
-//! for more. The rows of planned batches. Fetches leave room for the next batch.
+//! for more. What padding a batch takes, once its gathered rows tell: it waits for that. The rows of planned batches.
+//! Fetches leave room for the next batch.
 //!
 //! **How far ahead bytes are fetched.** As far as keeps the decoders busy: bytes waiting to be decoded occupy newly
 //! allocated memory that the next bytes could have reused. So bytes requested but not yet being decoded are limited by
@@ -131,6 +132,8 @@ pub(super) struct Scheduler {
     row_bytes: RowBytes,
     /// Additional bytes of a gathered row compared to its decoded form, if batches are transformed.
     finished_row_bytes: Option<u64>,
+    /// What transforming the largest of the last batches took besides.
+    finishing_bytes: u64,
     num_evicted_rows: u64,
     holes: Holes,
 }
@@ -138,6 +141,9 @@ pub(super) struct Scheduler {
 /// The fraction of the limit for rows drawn from a permutation, and for lanes.
 const PERMUTED_SHARE: u64 = 8;
 const LANES_SHARE: u64 = 4;
+
+/// The largest fraction of the limit that fetches leave free for transforming a batch.
+const FINISHING_SHARE: u64 = 4;
 
 /// The outcome of an attempt to proceed.
 enum Step {
@@ -200,6 +206,7 @@ impl Scheduler {
             num_batch_pieces: 0,
             row_bytes: RowBytes::new(row_bytes),
             finished_row_bytes: None,
+            finishing_bytes: 0,
             num_evicted_rows: 0,
             holes,
         }
@@ -250,14 +257,14 @@ impl Scheduler {
             if let Some(task) = self.next_compact() {
                 return Ok(Some(task));
             }
-            for step in [Self::next_fetch, Self::next_gather] {
+            for step in [Self::next_finish, Self::next_fetch, Self::next_gather, Self::next_decode] {
                 match step(self)? {
                     Step::Do(task) => return Ok(Some(task)),
                     Step::Wait => {}
                     Step::Again => continue 'again,
                 }
             }
-            return Ok(self.next_decode());
+            return Ok(None);
         }
     }
 
@@ -331,7 +338,7 @@ impl Scheduler {
         self.num_under_way -= 1;
         self.num_decoding -= 1;
         let Some(resident) = self.residents.get_mut(&key) else { return };
-        self.row_bytes.note(held.num_rows(), held.gathered_bytes(), resident.expected);
+        self.row_bytes.note(held.num_rows(), held.gathered_bytes(), resident.estimate);
         self.arrived(key, held);
     }
 
@@ -405,11 +412,11 @@ impl Scheduler {
         }
         let num_read = resident.keep.as_ref().map_or(num_rows as usize, |keep| keep.len());
         let decoded = u128::from(cost.decoded) * num_read as u128 / u128::from(num_rows.max(1));
-        let expected = self.row_bytes.corrected(u64::try_from(decoded).unwrap_or(u64::MAX));
-        let least =
-            cost.fetched.saturating_add(cost.working).saturating_add(u64::try_from(decoded).unwrap_or(u64::MAX));
-        let bytes =
-            cost.fetched.saturating_add(cost.working).saturating_add(expected).min(self.budget.limit().max(least));
+        let estimate = u64::try_from(decoded).unwrap_or(u64::MAX);
+        let expected = self.row_bytes.corrected(estimate);
+        let besides = cost.fetched.saturating_add(cost.working);
+        let least = besides.saturating_add(estimate);
+        let bytes = besides.saturating_add(expected).min(self.budget.limit().max(least));
         self.largest_part = self.largest_part.max(cost.total());
         let room = self.room_for_batch();
         let is_due = self.batches.front().is_some_and(PlannedBatch::is_missing_pieces);
@@ -417,7 +424,7 @@ impl Scheduler {
             // After the batches before the first one that needs it.
             return if is_due && self.is_stuck() { Err(self.too_large(key.piece, least)) } else { Ok(Step::Wait) };
         }
-        if !self.budget.has_room(bytes.saturating_add(room)) {
+        if !self.budget.has_room(bytes.saturating_add(room).saturating_add(self.room_for_finishing())) {
             if !is_due || !self.is_stuck() {
                 return Ok(Step::Wait);
             }
@@ -433,7 +440,7 @@ impl Scheduler {
         self.num_under_way += 1;
         let Some(resident) = self.residents.get_mut(&key) else { return Ok(Step::Again) };
         resident.stage = Stage::Fetching;
-        (resident.charge, resident.expected) = (bytes, expected);
+        (resident.charge, resident.estimate) = (bytes, estimate);
         if self.block > 0 {
             self.num_evicted_rows += (num_rows as usize - num_read) as u64;
         }
@@ -469,6 +476,12 @@ impl Scheduler {
         });
         // Rows seen so far may have been of another size.
         next.map_or(0, |(rows, expected)| self.row_bytes.of(rows).min(self.row_bytes.corrected(expected)))
+    }
+
+    /// Returns the bytes that fetches leave free, so that the next batch can be transformed: of exceptional batches a
+    /// part, because they rarely come.
+    fn room_for_finishing(&self) -> u64 {
+        self.finishing_bytes.min(self.budget.limit() / FINISHING_SHARE)
     }
 
     /// Returns the limit that leaves room for this many bytes beside the walk.
@@ -511,17 +524,54 @@ impl Scheduler {
         ahead > bytes.max(self.largest_part.saturating_mul(num_parts))
     }
 
-    fn next_decode(&mut self) -> Option<Task> {
-        if self.to_decode.first().is_some_and(|&(first, _)| self.is_far_ahead(first)) {
-            return None;
+    /// Decodes what is needed first. Where footers do not tell how large rows are, the first part does, and others wait
+    /// until what is known by then has room.
+    fn next_decode(&mut self) -> Result<Step, TooLarge> {
+        let Some(&(first, key)) = self.to_decode.first() else { return Ok(Step::Wait) };
+        if self.is_far_ahead(first) {
+            return Ok(Step::Wait);
         }
-        let (_, key) = self.to_decode.pop_first()?;
-        let resident = self.residents.get_mut(&key)?;
-        let Stage::Fetched(fetched) = std::mem::replace(&mut resident.stage, Stage::Decoding) else { return None };
+        let Some(resident @ Resident { stage: Stage::Fetched(fetched), .. }) = self.residents.get(&key) else {
+            self.to_decode.pop_first();
+            return Ok(Step::Again);
+        };
+        let (missing, is_told) = (self.uncharged_bytes(resident), fetched.is_told);
+        // What was reserved is less once it is decoded, however much else there is.
+        let has_room = missing == 0 || self.budget.has_room(missing);
+        if self.num_under_way > 0 || self.num_ready > 0 {
+            let is_guess = !is_told && !self.row_bytes.is_observed();
+            if !has_room || is_guess && self.num_decoding > 0 {
+                return Ok(Step::Wait);
+            }
+        } else if !has_room && self.max_block_len > 1 {
+            // A single batch is tried in any case: this may be less than it seems.
+            if let Some(task) = self.gather_next() {
+                return Ok(Step::Do(task));
+            }
+            if let Some(step) = self.make_room(key.piece, missing)? {
+                return Ok(step);
+            }
+        }
+        self.to_decode.pop_first();
+        self.budget.reserve(missing);
+        let Some(resident) = self.residents.get_mut(&key) else { return Ok(Step::Again) };
+        resident.charge = resident.charge.saturating_add(missing);
+        let Stage::Fetched(fetched) = std::mem::replace(&mut resident.stage, Stage::Decoding) else {
+            return Ok(Step::Again);
+        };
         self.undecoded_bytes = self.undecoded_bytes.saturating_sub(resident.part.cost.fetched);
         self.num_decoding += 1;
         self.num_under_way += 1;
-        Some(Task::Decode { key, fetched })
+        Ok(Step::Do(Task::Decode { key, fetched }))
+    }
+
+    /// Returns the bytes by which a fetched part exceeds what was reserved for it, as far as is known by now.
+    fn uncharged_bytes(&self, resident: &Resident) -> u64 {
+        let num_read = resident.keep.as_ref().map_or(resident.num_rows() as usize, |keep| keep.len());
+        let cost = resident.part.cost;
+        let likely = self.row_bytes.likely(num_read, resident.estimate);
+        let needed = cost.fetched.saturating_add(cost.working).saturating_add(likely);
+        needed.min(self.budget.limit()).saturating_sub(resident.charge)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Streams with a given order, over many row groups and in little memory; and what is requested first.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,20 +8,24 @@ use std::time::Duration;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Int64Type};
-use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray};
+use arrow_array::{
+    ArrayRef, FixedSizeBinaryArray, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray,
+};
+use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 
+use super::held::Held;
 use super::holes::Holes;
-use super::piece::{PieceKey, Task};
+use super::piece::{Fetched, Gathered, PieceKey, Task};
 use super::scheduler::Scheduler;
 use super::{BatchStream, Cause, Most, Polled, StreamOptions};
 use crate::config;
 use crate::dataset::ReadCost;
 use crate::plan::seed::{Key, Purpose};
-use crate::plan::{EpochPlan, Hole, HoleUnits, Order, Remainder, Share, Span};
+use crate::plan::{EpochPlan, Hole, HoleUnits, Order, PieceId, Remainder, Share, Span};
 use crate::reader::Part;
 use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result};
 
@@ -172,13 +177,30 @@ const PART_BYTES: u64 = 10 << 20;
 
 /// A scheduler for a hundred row groups of ten rows, `PART_BYTES` each, in dataset order.
 fn scheduler(batch_rows: u32, limit: u64) -> Scheduler {
+    scheduler_of(PART_BYTES, batch_rows, limit)
+}
+
+fn scheduler_of(part_bytes: u64, batch_rows: u32, limit: u64) -> Scheduler {
     let spans = (0..100).map(|row_group| Span { row_group, start: 0, end: 10, num_kept: 10 });
     let plan = Arc::new(EpochPlan::new(spans.collect(), Order::Sequential, 0));
-    let cost = ReadCost { fetched: PART_BYTES, decoded: PART_BYTES, ..ReadCost::default() };
+    let cost = ReadCost { fetched: part_bytes, decoded: part_bytes, ..ReadCost::default() };
     let planned = Arc::clone(&plan);
     let cut = move |piece| vec![Part { kept: planned.piece(piece).kept, cost }];
     let holes = Holes::new(Vec::new(), Some(u64::MAX), HoleUnits::default());
-    Scheduler::new(plan, Share::whole(1000, batch_rows), limit, PART_BYTES / 10, holes, cut)
+    Scheduler::new(plan, Share::whole(1000, batch_rows), limit, part_bytes / 10, holes, cut)
+}
+
+/// Returns a part that has come, and whose footer tells its decoded size or not.
+fn fetched(reader: &EpochReader, kept: Range<u32>, wanted: Option<Arc<[u32]>>, is_told: bool) -> Fetched {
+    let read = reader.read_part(PieceId { lane: 0, span: 0 }, &(0..1), None).unwrap();
+    Fetched { read, kept, wanted, bodies: Vec::new(), is_told }
+}
+
+/// Returns rows of `row_bytes` each.
+fn rows(num_rows: usize, row_bytes: usize) -> RecordBatch {
+    let values = Buffer::from_vec(vec![0_u8; num_rows * row_bytes]);
+    let column = FixedSizeBinaryArray::new(i32::try_from(row_bytes).unwrap(), values, None);
+    RecordBatch::try_from_iter([("x", Arc::new(column) as ArrayRef)]).unwrap()
 }
 
 /// Takes all tasks that are due, which are requests for parts.
@@ -196,6 +218,90 @@ fn no_more_is_asked_for_at_first_than_a_window() {
     let mut scheduler = scheduler(10, 4 << 30);
     assert_eq!(asked(&mut scheduler).len() as u64, config::FETCH_WINDOW_BYTES / PART_BYTES);
     assert_eq!(scheduler.awaited(), Cause::Store);
+}
+
+#[test]
+fn parts_are_decoded_at_once_unless_the_first_has_to_tell_how_large_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = reader(&dataset(folder.path()), &[0], 1 << 30);
+    let num_decoding = |is_told| {
+        let mut scheduler = scheduler(10, 4 << 30);
+        for key in asked(&mut scheduler) {
+            scheduler.found(key, fetched(&reader, 0..10, None, is_told));
+        }
+        let tasks = std::iter::from_fn(|| scheduler.next_task().unwrap());
+        tasks.filter(|task| matches!(task, Task::Decode { .. })).count() as u64
+    };
+    assert_eq!(num_decoding(true), config::FETCH_WINDOW_BYTES / PART_BYTES);
+    assert_eq!(num_decoding(false), 1);
+}
+
+#[test]
+fn rows_many_times_as_large_as_the_footers_say_stay_within_the_limit() {
+    const LIMIT: u64 = 500 << 10;
+    const ROW_BYTES: usize = 5 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let reader = reader(&dataset(folder.path()), &[0], 1 << 30);
+    let held = |num_rows| {
+        let rows = rows(num_rows, ROW_BYTES);
+        Held::new(&rows.schema(), rows)
+    };
+    // A fifth of that.
+    let mut scheduler = scheduler_of(10 << 10, 10, LIMIT);
+    let (mut under_way, mut num_rows) = (VecDeque::new(), 0);
+    while !scheduler.is_done() {
+        while under_way.len() < 8
+            && let Some(task) = scheduler.next_task().unwrap()
+        {
+            under_way.push_back(task);
+        }
+        match under_way.pop_front() {
+            Some(Task::Fetch { key, kept, wanted, .. }) => {
+                scheduler.found(key, fetched(&reader, kept, wanted, false));
+            }
+            Some(Task::Decode { key, fetched: part }) => {
+                scheduler.decoded(key, held(part.wanted.map_or(part.kept.len(), |wanted| wanted.len())));
+            }
+            Some(Task::Compact { key, keep, .. }) => scheduler.compacted(key, held(keep.len()), keep),
+            Some(Task::Gather { number, slice, .. }) => scheduler.gathered(number, rows(slice.len, ROW_BYTES), false),
+            Some(other) => panic!("nothing is transformed: {other:?}"),
+            None => {
+                let taken = scheduler.deliver(Most::ONE);
+                assert!(!taken.is_empty() || scheduler.is_done(), "nothing goes on after {num_rows} rows");
+                num_rows += taken.iter().map(|(batch, _)| batch.num_rows()).sum::<usize>();
+            }
+        }
+    }
+    assert_eq!(num_rows, 1000);
+    assert!(scheduler.usage().peak_memory_bytes <= LIMIT * 6 / 5, "{:?}", scheduler.usage());
+}
+
+#[test]
+fn batches_are_transformed_in_order_and_as_many_at_a_time_as_there_is_room_for() {
+    const LIMIT: u64 = 4 << 30;
+    const BYTES: u64 = 3 << 30;
+    let mut scheduler = scheduler(5, LIMIT);
+    lose_asked(&mut scheduler);
+    let nothing = || RecordBatch::new_empty(Arc::new(Schema::empty()));
+    let gathered: Vec<u64> = std::iter::from_fn(|| scheduler.next_task().unwrap())
+        .filter_map(|task| if let Task::Gather { number, .. } = task { Some(number) } else { None })
+        .collect();
+    assert!(gathered.len() > 2);
+    for number in [2, 1, 0] {
+        scheduler.unfinished(number, Gathered { batch: nothing(), room: None }, BYTES);
+    }
+    let next = |scheduler: &mut Scheduler| match scheduler.next_task().unwrap() {
+        Some(Task::Finish { number, .. }) => Some(number),
+        None => None,
+        other => panic!("it is not due: {other:?}"),
+    };
+    for number in 0..3 {
+        assert_eq!(next(&mut scheduler), Some(number));
+        assert_eq!(next(&mut scheduler), None);
+        assert!((BYTES..=LIMIT).contains(&scheduler.usage().memory_bytes));
+        scheduler.gathered(number, nothing(), false);
+    }
+    assert!(scheduler.usage().memory_bytes < BYTES);
 }
 
 #[test]

@@ -13,17 +13,17 @@ use tokio::task::JoinSet;
 use super::held::{self, Held};
 use super::holes::Holes;
 use super::narrow::Narrowing;
-use super::piece::{Fetched, PieceKey, PlannedRows, Task};
+use super::piece::{Fetched, Gathered, PieceKey, PlannedRows, Task};
 use super::scheduler::{Salvaged, Scheduler};
 use super::shelves::Shelves;
-use super::slabs::{Room, Slabs};
+use super::slabs::Slabs;
 use super::waiters::Waiters;
 use super::waiting::Waiting;
 use super::{Most, StreamOptions, StreamStats};
 use crate::dataset::FetchedRanges;
 use crate::decode::Body;
 use crate::error::{Error, Result};
-use crate::finish::{BatchRows, Fault, Finish};
+use crate::finish::{BatchRows, Fault, Finish, Finished};
 use crate::metrics::Metrics;
 use crate::plan::{BatchSlice, EpochPlan, Hole, Leaving, PieceId, Share};
 use crate::reader::{EpochReader, PartRead, Salvage};
@@ -306,6 +306,26 @@ impl Shared {
         self.delivery.notify_all();
     }
 
+    /// Returns whether the stream was closed or has failed.
+    fn is_over(&self) -> bool {
+        let state = self.lock();
+        state.is_closed || state.error.is_some()
+    }
+
+    /// Finds the damaged rows of a part, until they are too many or the stream is over.
+    fn salvage(
+        &self,
+        key: PieceKey,
+        kept: &Range<u32>,
+        wanted: Option<&[u32]>,
+        fetched: &FetchedRanges,
+    ) -> Option<Salvage> {
+        let hole = |kept: &Range<u32>, cause| self.reader.hole(key.piece, kept, cause);
+        let spare = self.lock().scheduler.spare(key.piece, kept, hole).unwrap_or(u64::MAX);
+        let go_on = |num_damaged| num_damaged <= spare && !self.is_over();
+        self.reader.salvage(key.piece, kept, wanted, fetched, &go_on)
+    }
+
     /// Leaves out an unreadable part, or its damaged rows, if allowed; fails otherwise.
     fn lose(&self, key: PieceKey, salvage: Option<Salvage>, cause: Error) {
         let salvaged = salvage.map(|Salvage { damaged, left }| {
@@ -382,7 +402,7 @@ impl Shared {
             }
             Task::Decode { key, fetched } => {
                 let start = Instant::now();
-                let Fetched { read, kept, wanted, bodies } = *fetched;
+                let Fetched { read, kept, wanted, bodies, .. } = *fetched;
                 let fetched =
                     self.may_skip.then(|| FetchedRanges { ranges: read.ranges().to_vec(), bodies: bodies.clone() });
                 let shown = wanted.is_none().then(|| kept.clone());
@@ -391,8 +411,11 @@ impl Shared {
                     Err(error) => {
                         let salvage = fetched
                             .filter(|_| error.is_of_object())
-                            .and_then(|fetched| self.reader.salvage(key.piece, &kept, wanted.as_deref(), &fetched));
-                        self.lose(key, salvage, error);
+                            .and_then(|fetched| self.salvage(key, &kept, wanted.as_deref(), &fetched));
+                        // What was found until then is not what a state may list.
+                        if !self.is_over() {
+                            self.lose(key, salvage, error);
+                        }
                         return Ok(());
                     }
                 };
@@ -408,35 +431,42 @@ impl Shared {
             }
             Task::Gather { number, slice, sources, rows, may_be_view } => {
                 let start = Instant::now();
-                let (batch, is_view) = match self.gather(slice, sources, rows, may_be_view) {
-                    Ok(gathered) => gathered,
-                    Err(error) => {
-                        let mut state = self.lock();
-                        if state.scheduler.failed(number) {
-                            self.end_with(state, error);
-                        } else {
-                            drop(state);
-                            self.work.notify_one();
-                        }
-                        return Ok(());
+                let gathered = self.gather(sources, rows, may_be_view);
+                let gathered = gathered.and_then(|(gathered, is_view)| {
+                    let finishing_bytes = self.finishing_bytes(&gathered.batch)?;
+                    Ok((gathered, is_view, finishing_bytes))
+                });
+                match gathered {
+                    Ok((gathered, is_view, 0)) => self.finish(number, slice, gathered, is_view, start),
+                    Ok((gathered, _, finishing_bytes)) => {
+                        add_elapsed(&self.gathering_nanos, start);
+                        // No wake-up: this thread transforms it next, if there is room.
+                        self.lock().scheduler.unfinished(number, gathered, finishing_bytes);
                     }
-                };
-                add_elapsed(&self.gathering_nanos, start);
-                self.report(|scheduler| scheduler.gathered(number, batch, is_view));
-                self.delivery.notify_all();
+                    Err(error) => self.fail_batch(number, error),
+                }
+                Ok(())
+            }
+            Task::Finish { number, slice, gathered } => {
+                self.finish(number, slice, gathered, false, Instant::now());
                 Ok(())
             }
         }
     }
 
-    /// Gathers the rows of a batch and transforms it; also returns whether it is a view of a part.
-    fn gather(
-        &self,
-        slice: BatchSlice,
-        sources: Vec<Held>,
-        rows: PlannedRows,
-        may_be_view: bool,
-    ) -> Result<(RecordBatch, bool)> {
+    /// Reports that a batch cannot be made.
+    fn fail_batch(&self, number: u64, error: Error) {
+        let mut state = self.lock();
+        if state.scheduler.failed(number) {
+            self.end_with(state, error);
+        } else {
+            drop(state);
+            self.work.notify_one();
+        }
+    }
+
+    /// Gathers the rows of a batch; also returns whether it is a view of a part.
+    fn gather(&self, sources: Vec<Held>, rows: PlannedRows, may_be_view: bool) -> Result<(Gathered, bool)> {
         let schema = self.reader.schema();
         // If nothing could be read, there is nothing to gather from.
         let nothing = sources.is_empty().then(|| RecordBatch::new_empty(Arc::clone(schema)));
@@ -451,37 +481,52 @@ impl Shared {
         let room_for = |column| room.as_ref().filter(|_| leaves(column));
         let gathered = view.map_or_else(|| held::gather_into(schema, &sources, &rows.into_each(), room_for), Ok);
         let batch = gathered.map_err(|source| EpochReader::gather_error(&source))?;
-        drop(sources);
-        let made = match &self.finish {
-            None => (batch, is_view),
-            Some(finish) => (self.finished(finish, batch, slice, room.as_ref())?, false),
-        };
-        if let Some(room) = &room {
-            self.slabs.note(room);
-        }
-        Ok(made)
+        Ok((Gathered { batch, room }, is_view))
     }
 
-    /// Transforms a gathered batch.
-    fn finished(
-        &self,
-        finish: &Finish,
-        batch: RecordBatch,
-        slice: BatchSlice,
-        room: Option<&Room>,
-    ) -> Result<RecordBatch> {
-        let finishing_bytes = finish.bytes_of(&batch);
+    /// Returns the bytes needed to transform a gathered batch, as far as they are not reserved with its rows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BatchMemory`] if they alone exceed the limit.
+    fn finishing_bytes(&self, batch: &RecordBatch) -> Result<u64> {
+        let finishing_bytes = self.finish.as_ref().map_or(0, |finish| finish.bytes_of(batch));
         if finishing_bytes > self.memory_limit {
             let needed_bytes = finishing_bytes.saturating_add(batch.get_array_memory_size() as u64);
             let (batch_rows, limit_bytes) = (batch.num_rows(), self.memory_limit);
             return Err(Error::BatchMemory { batch_rows, limit_bytes, needed_bytes });
         }
-        let rows = BatchRows { slice, seed: self.reader.seed(), epoch: self.epoch };
-        let finished = finish.apply(batch, &rows, room).map_err(|Fault { row, column, reason }| {
-            self.reader.value_error(&self.plan, rows.position(row), column, reason)
-        })?;
-        self.num_skipped.fetch_add(finished.num_skipped, Ordering::Relaxed);
-        Ok(finished.batch)
+        Ok(finishing_bytes)
+    }
+
+    /// Transforms a gathered batch, if requested, and reports it.
+    fn finish(&self, number: u64, slice: BatchSlice, gathered: Gathered, is_view: bool, start: Instant) {
+        let Gathered { batch, room } = gathered;
+        let finished = match &self.finish {
+            None => Ok((batch, is_view)),
+            Some(finish) => {
+                let rows = BatchRows { slice, seed: self.reader.seed(), epoch: self.epoch };
+                let fault = |Fault { row, column, reason }| {
+                    self.reader.value_error(&self.plan, rows.position(row), column, reason)
+                };
+                let finished = finish.apply(batch, &rows, room.as_ref()).map_err(fault);
+                finished.map(|Finished { batch, num_skipped }| {
+                    self.num_skipped.fetch_add(num_skipped, Ordering::Relaxed);
+                    (batch, false)
+                })
+            }
+        };
+        match finished {
+            Ok((batch, is_view)) => {
+                if let Some(room) = &room {
+                    self.slabs.note(room);
+                }
+                add_elapsed(&self.gathering_nanos, start);
+                self.report(|scheduler| scheduler.gathered(number, batch, is_view));
+                self.delivery.notify_all();
+            }
+            Err(error) => self.fail_batch(number, error),
+        }
     }
 
     /// Decodes a part: stores all rows (`kept`) in the order in which they leave, a subset as it is.
@@ -506,11 +551,12 @@ impl Shared {
     fn fetch(self: &Arc<Self>, key: PieceKey, read: PartRead, (kept, wanted): PartRows, num_ahead: u64) {
         let fragment = self.reader.fragment_of(key.piece);
         let connection = &self.connections[fragment.store];
+        let is_told = self.reader.tells_decoded_bytes(key.piece);
         if self.reads_at_once.load(Ordering::Relaxed) {
             let later = |range: usize, file: &Arc<CachedFile>| read.in_file(range, file);
             match read_cached(connection, &fragment.object, read.ranges(), later) {
                 // No wake-up: this thread looks for more to do, and wakes another if it finds something.
-                Ok(bodies) => return self.lock().scheduler.found(key, Fetched { read, kept, wanted, bodies }),
+                Ok(bodies) => return self.lock().scheduler.found(key, Fetched { read, kept, wanted, bodies, is_told }),
                 Err(Missed::Always) => self.reads_at_once.store(false, Ordering::Relaxed),
                 Err(Missed::Once) => {}
             }
@@ -525,7 +571,7 @@ impl Shared {
             match bytes {
                 Ok(Ok(bytes)) => {
                     let bodies = bytes.into_iter().map(Body::Here).collect();
-                    shared.report(|scheduler| scheduler.fetched(key, Fetched { read, kept, wanted, bodies }));
+                    shared.report(|scheduler| scheduler.fetched(key, Fetched { read, kept, wanted, bodies, is_told }));
                 }
                 Ok(Err(error)) => shared.lose(key, None, error),
                 Err(panic) => shared.fail(Error::internal(panic.as_ref())),

@@ -251,6 +251,71 @@ def test_strings_that_a_dictionary_makes_small_are_counted_as_they_come_out(tmp_
     assert used <= 32 * MIB * 1.2 + NOISE, f"{used / MIB:.0f} MiB"
 
 
+# If they are shuffled, the window does not fit.
+@pytest.mark.filterwarnings("ignore::forebay.PerformanceWarning")
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_computed_rows_that_footers_do_not_tell_the_size_of_stay_within_the_limit(tmp_path, shuffle):
+    # Row groups of 0.2 MB of which each makes 32 MB: a fourth of the limit.
+    num_rows, limit = 80_000, 128 * MIB
+    table = pa.table({"id": range(num_rows), "text": [f"{row:020}" for row in range(num_rows)]})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=num_rows // 10, write_page_index=True)
+    ds = fb.load_dataset(tmp_path, split="train").sql("SELECT id, repeat(text, 200) AS text FROM dataset")
+    ds = ds.shuffle(1, shuffle_bytes=2 * MIB) if shuffle else ds
+    stream = ds.batches(64, memory_limit=limit, num_threads=8)
+    ids = []
+    for batch in map(pa.record_batch, stream):
+        assert batch["text"][0].as_py() == f"{batch['id'][0].as_py():020}" * 200
+        ids += batch["id"].to_pylist()
+    assert sorted(ids) == list(range(num_rows))
+    assert stream.stats()["peak_memory_bytes"] <= limit * 1.2
+
+
+PADDED = """
+import gc
+import pathlib
+import sys
+import time
+
+import forebay as fb
+import torch
+
+
+def status(name):
+    line = next(line for line in pathlib.Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1]) * 1024
+
+
+ds, limit, num_threads = fb.load_dataset(sys.argv[1], split="train"), int(sys.argv[2]), int(sys.argv[3])
+for batch in ds.select_columns(["id"]).to_torch(16, memory_limit=limit, num_threads=num_threads):
+    break
+del batch
+gc.collect()
+pathlib.Path("/proc/self/clear_refs").write_text("5")
+before, rows = status("VmRSS"), 0
+stream = ds.to_torch(64, padding=fb.Pad(mask=None), memory_limit=limit, num_threads=num_threads)
+for batch in stream:
+    rows += len(batch["tokens"])
+    # Threads have the time to go as far ahead as they may.
+    time.sleep(0.05)
+    del batch
+print(rows, status("VmHWM") - before, int(stream.stats()["peak_memory_bytes"]))
+"""
+
+
+def test_batches_that_padding_makes_large_stay_within_the_limit_together(tmp_path):
+    # A long list in each batch makes 26 MB of padding out of 0.2 MB of tokens.
+    num_rows, limit = 1024, 128 * MIB
+    lengths = np.where(np.arange(num_rows) % 64 == 0, 50_000, 8)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = pa.array(np.arange(offsets[-1]) % 50_000, pa.int32())
+    table = pa.table({"id": range(num_rows), "tokens": pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), tokens)})
+    pq.write_table(table, tmp_path / "x.parquet", write_page_index=True)
+    rows, used, counted = map(int, run_python(PADDED, tmp_path, limit, 8).split())
+    assert rows == num_rows
+    assert counted <= limit * 1.02
+    assert used <= limit * 1.2 + NOISE, f"{used / MIB:.0f} MiB"
+
+
 def test_a_window_that_does_not_fit_is_read_again_in_the_same_order(row_groups):
     path, num_rows = row_groups["tokens"]
     shuffled = fb.load_dataset(path, split="train").select_columns(["id", "tokens"]).shuffle(3)

@@ -100,8 +100,12 @@ impl Scheduler {
         }
         self.budget.release(self.residents.values().map(|resident| resident.charge).sum());
         for batch in &self.batches {
-            if let Progress::Planned { .. } = batch.progress {
-                self.budget.release(batch.planned_bytes());
+            match batch.progress {
+                Progress::Planned { .. } => self.budget.release(batch.planned_bytes()),
+                Progress::Gathered(_, reserved, _) => {
+                    self.budget.release(reserved.saturating_add(batch.planned_bytes()));
+                }
+                Progress::Gathering(_) | Progress::Ready(..) => {}
             }
         }
         if let Some(first) = self.batches.front().map(|batch| batch.slice.first) {
@@ -116,6 +120,7 @@ impl Scheduler {
         self.undecoded_bytes = 0;
         self.parts.clear();
         self.queue.clear();
+        self.to_decode.clear();
         self.block += 1;
     }
 

@@ -71,7 +71,9 @@ impl Scheduler {
             let planned = batch.planned_bytes();
             match batch.progress {
                 Progress::Planned { .. } => self.budget.release(planned),
-                Progress::Gathering(reserved) => self.budget.release(reserved.saturating_add(planned)),
+                Progress::Gathering(reserved) | Progress::Gathered(_, reserved, _) => {
+                    self.budget.release(reserved.saturating_add(planned))
+                }
                 Progress::Ready(_, bytes) => {
                     self.budget.release(bytes);
                     self.num_ready -= 1;

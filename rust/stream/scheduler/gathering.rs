@@ -2,7 +2,7 @@
 
 use arrow_array::RecordBatch;
 
-use super::super::piece::{PieceKey, PlannedBatch, PlannedRows, Progress, Resident, Stage, Task};
+use super::super::piece::{Gathered, PieceKey, PlannedBatch, PlannedRows, Progress, Resident, Stage, Task};
 use super::{Scheduler, Step, index_of};
 use crate::plan::PieceId;
 use crate::reader::TooLarge;
@@ -41,6 +41,13 @@ impl Scheduler {
             }
         }
         Ok(self.gather(index, bytes).map_or(Step::Wait, Step::Do))
+    }
+
+    /// Gathers the next batch whether there is room or not, if its parts are available.
+    pub(super) fn gather_next(&mut self) -> Option<Task> {
+        let next = self.batches.front().filter(|batch| !batch.is_missing_pieces())?;
+        let bytes = self.gathered_bytes(next);
+        self.gather(0, bytes)
     }
 
     /// Estimates the memory needed to gather a batch whose parts are available.
@@ -107,6 +114,47 @@ impl Scheduler {
         self.num_under_way += 1;
         let (number, slice) = (self.num_delivered + index as u64, self.batches[index].slice);
         Some(Task::Gather { number, slice, sources, rows, may_be_view })
+    }
+
+    /// Reports a gathered batch that takes this many bytes besides to be transformed: it waits for them.
+    pub(in crate::stream) fn unfinished(&mut self, number: u64, gathered: Gathered, bytes: u64) {
+        self.num_under_way -= 1;
+        self.finishing_bytes = bytes.max(self.finishing_bytes / 8 * 7);
+        let Some(planned) = self.batches.get_mut(index_of(number, self.num_delivered)) else { return };
+        let Progress::Gathering(reserved) = planned.progress else { return };
+        planned.progress = Progress::Gathered(gathered, reserved, bytes);
+    }
+
+    /// Transforms the first batch that waits for memory, if there is enough, or if the consumer waits for it and
+    /// nothing else is going on.
+    pub(super) fn next_finish(&mut self) -> Result<Step, TooLarge> {
+        let needed = |batch: &PlannedBatch| match batch.progress {
+            Progress::Gathered(_, _, bytes) => Some(bytes),
+            _ => None,
+        };
+        let mut waiting = self.batches.iter().take(MAX_READY_BATCHES).map(needed).enumerate();
+        let Some((index, bytes)) = waiting.find_map(|(index, bytes)| Some((index, bytes?))) else {
+            return Ok(Step::Wait);
+        };
+        if !self.budget.has_room(bytes) {
+            if index > 0 || self.num_under_way > 0 {
+                return Ok(Step::Wait);
+            }
+            // In blocks, there is nothing to give up but other batches' rows, which are few.
+            if self.block == 0 && self.is_stuck() {
+                let piece = self.batches[index].pieces.first().map_or(PieceId { lane: 0, span: 0 }, |key| key.piece);
+                if let Some(step) = self.make_room(piece, bytes)? {
+                    return Ok(step);
+                }
+            }
+        }
+        let (number, planned) = (self.num_delivered + index as u64, &mut self.batches[index]);
+        let progress = std::mem::replace(&mut planned.progress, Progress::Gathering(0));
+        let Progress::Gathered(gathered, reserved, bytes) = progress else { return Ok(Step::Wait) };
+        planned.progress = Progress::Gathering(reserved.saturating_add(bytes));
+        self.budget.reserve(bytes);
+        self.num_under_way += 1;
+        Ok(Step::Do(Task::Finish { number, slice: planned.slice, gathered }))
     }
 
     /// Reports a gathered batch, and whether it is a view of a part; drops the pieces that no batch needs any more.

@@ -9,7 +9,7 @@ use super::super::holes::Holes;
 use super::super::piece::{PieceKey, PlannedBatch, Progress, Resident, Stage};
 use super::{Scheduler, index_of};
 use crate::error::Error;
-use crate::plan::{Hole, REPEAT_LANE};
+use crate::plan::{Hole, PieceId, REPEAT_LANE};
 
 /// What is known about a part with damaged pages.
 #[derive(Debug)]
@@ -56,6 +56,18 @@ impl Scheduler {
         };
         self.settle(key, salvaged.and_then(|salvaged| salvaged.left).filter(|_| added.is_ok()));
         added.inspect_err(|_| self.end_before(first_needed))
+    }
+
+    /// Returns how many of the rows `kept` of a piece may be damaged for [`Self::lost`] to be no error, if it counts
+    /// them one by one.
+    pub(in crate::stream) fn spare(
+        &self,
+        piece: PieceId,
+        kept: &Range<u32>,
+        hole: impl Fn(&Range<u32>, String) -> Hole,
+    ) -> Option<u64> {
+        let is_counted = piece.lane != REPEAT_LANE && !self.plan.is_drawn();
+        is_counted.then(|| self.holes.spare(&hole(&self.plan.numbers(piece, kept), String::new())))
     }
 
     /// Makes batches wait only for what is left of a part.

@@ -111,7 +111,7 @@ def _has_cast(have: Any, wanted: Any) -> bool:
     import pyarrow as pa
 
     if pa.types.is_nested(have) or pa.types.is_nested(wanted):
-        return bool(_is_alike(have, wanted) or pa.types.is_null(have))
+        return bool(is_alike(have, wanted) or pa.types.is_null(have))
     try:
         pa.nulls(0, have).cast(wanted)
     except pa.ArrowNotImplementedError:
@@ -139,7 +139,7 @@ def _becomes(have: Any, wanted: Any, feature: Any) -> bool:
     if not types.is_struct(wanted):
         # Within structs, only numbers can become classes.
         is_leaf = not types.is_nested(have) and not types.is_nested(wanted)
-        return _is_alike(have, wanted) or (is_leaf and not _classes(feature) and _has_cast(have, wanted))
+        return is_alike(have, wanted) or (is_leaf and not _classes(feature) and _has_cast(have, wanted))
     is_medium = isinstance(feature, dict) and feature.get("_type") in MEDIA
     if not types.is_struct(have):
         return is_medium and (_is_text(have) or _is_binary(have))
@@ -169,7 +169,7 @@ def _part(feature: Any, name: str) -> Any:
     return part if isinstance(part, dict | list) else None
 
 
-def _is_alike(have: Any, wanted: Any) -> bool:
+def is_alike(have: Any, wanted: Any) -> bool:
     """Whether two types differ at most in nullability and in the names of list items."""
     import pyarrow as pa
 
@@ -180,7 +180,7 @@ def _is_alike(have: Any, wanted: Any) -> bool:
         return False
     if types.is_fixed_size_list(have) and have.list_size != wanted.list_size:
         return False
-    return all(_is_alike(have.field(place).type, wanted.field(place).type) for place in range(have.num_fields))
+    return all(is_alike(have.field(place).type, wanted.field(place).type) for place in range(have.num_fields))
 
 
 def _has_no_zone(data_type: Any) -> bool:

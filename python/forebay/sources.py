@@ -128,14 +128,14 @@ def open_sources(request: Request) -> Opened:
         wanted = [("+".join(names), [(name, _once(found.splits[name], name, where)) for name in names])]
         parts = _of_all(parts, names)
     opened = dict(_lib.Dataset.open_files(wanted, found.commit, options, request.tick))
-    return Opened(_cut(opened, parts, str(request.split)), found.info, found.kept)
+    return Opened(_cut(opened, parts, request.split), found.info, found.kept)
 
 
 def _open_listed(request: Request, parts: list[splits.Part] | None, info: Mapping[str, Any]) -> Opened:
     """Opens sources whose splits the core finds by file names."""
     if parts is None:
         return Opened(dict(_lib.Dataset.open_splits(request.sources, request.options, request.tick)), info)
-    text = str(request.split)
+    text = splits.text_of(request.split)
     names = "+".join(splits.names(parts, None, ""))
     native = _lib.Dataset.open(request.sources, names, request.options, request.tick)
     return Opened(_cut({text: native}, _of_all(parts, [name for name, _ in native.parts]), text), info)
@@ -151,11 +151,11 @@ def _of_all(parts: list[splits.Part], names: list[str]) -> list[splits.Part]:
     return [splits.Part(name) for name in names] if is_all else parts
 
 
-def _cut(opened: dict[str, _lib.Dataset], parts: list[splits.Part] | None, text: str) -> dict[str, _lib.Dataset]:
+def _cut(opened: dict[str, _lib.Dataset], parts: list[splits.Part] | None, split: Any) -> dict[str, _lib.Dataset]:
     if parts is None:
         return opened
     ((name, native),) = opened.items()
-    ranges = splits.ranges(parts, native.parts, text)
+    ranges = splits.ranges(parts, native.parts, splits.text_of(split))
     return {name: native if ranges is None else native.select_ranges(ranges)}
 
 
@@ -271,9 +271,11 @@ def _find_elsewhere(request: Request) -> _Found:
                 "name, data_files, data_dir: they choose among the files of one folder, and a list names files"
             )
         return _Found()
+    # Even if there is a folder of that name.
     if source == "parquet" and wanted.data_files is not None:
-        # Even if there is a folder of that name.
         return _of_patterns(patterns.sanitized(wanted.data_files), wanted.data_dir or "", request)
+    if source == "parquet" and wanted.data_dir is not None:
+        return _of_data_dir(wanted.data_dir, request)
     folder = None if "://" in source else places.local(source)
     if folder is not None and folder.is_dir():
         card = _card(folder)
@@ -286,10 +288,8 @@ def _find_elsewhere(request: Request) -> _Found:
     if source in OTHER_FORMATS and wanted.data_files is not None:
         raise SettingError(f"path: `{source}` files are not read, only Parquet; `datasets` converts with `to_parquet`")
     if source == "parquet":
-        if wanted.data_dir is None:
-            form = "`data_files`, a path, a pattern, or those of each split, or `data_dir`, a folder"
-            raise SettingError(f"data_files: `parquet` needs the files: {form}")
-        return _of_data_dir(wanted.data_dir, request)
+        form = "`data_files`, a path, a pattern, or those of each split, or `data_dir`, a folder"
+        raise SettingError(f"data_files: `parquet` needs the files: {form}")
     if wanted.name is not None:
         raise SettingError(
             f"name: `{source}` has no configs, which datasets of the Hub and folders with a card have; a split is "

@@ -67,16 +67,29 @@ def parse(split: Any) -> list[Part]:
     Raises:
         SettingError: it is not a split expression.
     """
-    if not isinstance(split, str):
-        if type(split).__module__.split(".")[0] != "datasets":
-            several = "; several datasets take a call each" if isinstance(split, list | tuple) else ""
-            raise SettingError(f"split: {_EXAMPLE}, got {split!r}{several}")
-        split = str(split)
+    split = text_of(split)
     parts = [_part(text.strip(), split) for text in split.split("+")]
     roundings = {part.rounding for part in parts if part.is_percent}
     if len(roundings) > 1:
         raise SettingError(f"split: `{split}` rounds in two ways; use one of them")
     return parts
+
+
+def text_of(split: Any) -> str:
+    """Returns a split expression as text.
+
+    Raises:
+        SettingError: it is neither text nor an object of `datasets`.
+    """
+    if isinstance(split, str):
+        return split
+    if type(split).__module__.split(".")[0] != "datasets":
+        several = "; several datasets take a call each" if isinstance(split, list | tuple) else ""
+        raise SettingError(f"split: {_EXAMPLE}, got {split!r}{several}")
+    if type(split).__name__ == "_SplitMerged":
+        # `Split.TRAIN + Split.TEST`, whose text is that of a Python object.
+        return f"{text_of(split._split1)}+{text_of(split._split2)}"
+    return str(split)
 
 
 def _part(text: str, split: str) -> Part:

@@ -21,21 +21,24 @@ const VERSION: &[u8] = b"forebay fingerprint 1";
 ///
 /// A URL's query is excluded: it may be a signature, which differs next time.
 ///
-/// The `commit` of a repository replaces the e-tags of all its files, wherever copies of them are stored.
+/// The `commit` of a repository replaces the e-tags of all its files, and their paths in it replace those of downloaded
+/// copies, so that it makes no difference which files were downloaded.
 pub(super) fn fingerprint(
     fragments: &[Fragment],
     schema: &Schema,
     are_tags_times: bool,
     commit: Option<&str>,
 ) -> String {
-    let folder = common_folder(fragments.iter().map(|fragment| fragment.object.path.as_ref()));
+    let paths: Vec<&str> =
+        fragments.iter().map(|fragment| in_repository(fragment.object.path.as_ref(), commit)).collect();
+    let folder = common_folder(paths.iter().copied());
     let partitions: BTreeSet<usize> =
         fragments.iter().flat_map(|fragment| fragment.constants.iter().map(|(column, _)| *column)).collect();
     let mut hash = Sha256::new();
     hash.update(VERSION);
-    for fragment in fragments {
+    for (fragment, path) in fragments.iter().zip(&paths) {
         let object = &fragment.object;
-        let relative = &object.path.as_ref()[folder..];
+        let relative = &path[folder..];
         let tag = object.entity_tag().filter(|_| !are_tags_times && commit.is_none()).unwrap_or_default();
         for text in [relative, tag] {
             hash.update((text.len() as u64).to_le_bytes());
@@ -59,6 +62,12 @@ pub(super) fn fingerprint(
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Returns the path of an object in its repository. Copies of a `commit` are in the layout of `huggingface_hub`.
+fn in_repository<'a>(path: &'a str, commit: Option<&str>) -> &'a str {
+    let copied = commit.and_then(|commit| path.split_once(format!("/snapshots/{commit}/").as_str()));
+    copied.map_or(path, |(_, inside)| inside)
+}
+
 /// Returns the length of the longest common folder, with its slash.
 pub(super) fn common_folder<'a>(mut paths: impl Iterator<Item = &'a str>) -> usize {
     let Some(first) = paths.next() else { return 0 };
@@ -72,7 +81,7 @@ pub(super) fn common_folder<'a>(mut paths: impl Iterator<Item = &'a str>) -> usi
 
 #[cfg(test)]
 mod tests {
-    use super::common_folder;
+    use super::{common_folder, in_repository};
 
     #[test]
     fn the_common_folder_ends_at_a_slash() {
@@ -80,5 +89,14 @@ mod tests {
         assert_eq!(common_folder(["a/b/x", "a/c/x"].into_iter()), 2);
         assert_eq!(common_folder(["a/b/x"].into_iter()), 4);
         assert_eq!(common_folder(["a", "b"].into_iter()), 0);
+    }
+
+    #[test]
+    fn a_copy_has_the_path_that_it_has_in_the_repository() {
+        let copy = "home/hub/datasets--a--b/snapshots/0f1e/data/0.parquet";
+        assert_eq!(in_repository(copy, Some("0f1e")), "data/0.parquet");
+        assert_eq!(in_repository("data/0.parquet", Some("0f1e")), "data/0.parquet");
+        assert_eq!(in_repository(copy, Some("0f1")), copy);
+        assert_eq!(in_repository(copy, None), copy);
     }
 }

@@ -201,6 +201,20 @@ def test_features_that_are_not_those_of_the_files_are_refused(paths: list[str]) 
         fb.from_hf(streamed(paths, columns=["id", "text"], features=features))
 
 
+def test_required_items_and_fields_are_those_of_the_features(tmp_path: Path) -> None:
+    number = pa.field("number", pa.int64(), nullable=False)
+    columns = {
+        "list": pa.array([[1], [2, 3]], pa.list_(number)),
+        "struct": pa.array([{"number": 1}, {"number": 2}], pa.struct([number])),
+        "deep": pa.array([[{"number": 1}], []], pa.list_(pa.field("item", pa.struct([number]), nullable=False))),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    theirs = streamed(str(tmp_path / "a.parquet"))
+    ours = fb.from_hf(theirs)
+    assert ours.features == theirs.features
+    assert list(ours) == list(theirs)
+
+
 @pytest.mark.parametrize("columns", [["id", "nothing"], "id", ("id",), ["id", "id"]], ids=str)
 def test_columns_that_datasets_refuses_are_refused(paths: list[str], columns: Any) -> None:
     theirs = streamed(paths, columns=columns)
@@ -223,10 +237,43 @@ def test_schemes_of_fsspec_are_those_of_our_stores() -> None:
 def test_options_of_fsspec_are_translated_or_refused() -> None:
     given = {"key": "a", "secret": "b", "client_kwargs": {"endpoint_url": "http://localhost"}, "token": None}
     expected = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_endpoint": "http://localhost"}
-    assert _store_options(given) == _store_options({"s3": given}) == expected
-    assert _store_options({"anon": True, "token": "t"}) == {"aws_skip_signature": "True", "aws_session_token": "t"}
-    with pytest.raises(fb.SettingError, match="does not know requester_pays of `fsspec`"):
-        _store_options({"key": "a", "requester_pays": True})
+    of_hub = {"endpoint": datasets.config.HF_ENDPOINT, "token": "t"}
+    for options in (given, {"s3": given}, {"s3": given, "key": "c", "https": {"headers": {}}}, given | {"hf": of_hub}):
+        assert _store_options(options, "s3://bucket/a.parquet") == expected
+    assert _store_options({"s3a": given}, "s3a://bucket/a.parquet") == expected
+    assert _store_options({"s3": given}, "gs://bucket/a.parquet") == {}
+    anonymous = _store_options({"anon": True, "token": "t"}, "s3://bucket/a.parquet")
+    assert anonymous == {"aws_skip_signature": "True", "aws_session_token": "t"}
+    assert _store_options({"account_name": "n"}, "abfs://box/a.parquet") == {"azure_storage_account_name": "n"}
+    assert _store_options({"headers": {}, "hf": of_hub}, "/data/a.parquet") == {}, "as `datasets` opens local files"
+
+
+def test_the_endpoint_of_the_hub_comes_along() -> None:
+    usual = datasets.config.HF_ENDPOINT
+    options = {"hf": {"endpoint": "https://hub.example.org", "token": "t"}}
+    for file in ("hf://datasets/a/b@main/c.parquet", f"{usual}/datasets/a/b/resolve/main/c.parquet"):
+        assert _store_options(options, file) == {"hf_endpoint": "https://hub.example.org"}
+        assert _store_options({"hf": {"endpoint": usual, "token": None}}, file) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "file", "unknown"),
+    [
+        ({"key": "a", "requester_pays": True}, "s3://bucket/a.parquet", "requester_pays"),
+        ({"key": "a", "s3_additional_kwargs": {"a": 1}}, "s3://bucket/a.parquet", "s3_additional_kwargs"),
+        ({"client_kwargs": {"verify": False}}, "s3://bucket/a.parquet", "verify"),
+        ({"headers": {"Authorization": "x"}}, "https://example.org/a.parquet", "headers"),
+        ({"https": {"headers": {"Authorization": "x"}}}, "https://example.org/a.parquet", "headers"),
+        ({"gs": {"token": "cloud"}}, "gs://bucket/a.parquet", "token"),
+        ({"s3a": {"key": "a", "use_ssl": False}}, "s3a://bucket/a.parquet", "use_ssl"),
+        ({"abfs": {"connection_string": "x"}}, "abfs://box/a.parquet", "connection_string"),
+        ({"hf": {"block_size": 1}}, "hf://datasets/a/b@main/c.parquet", "block_size"),
+    ],
+)
+def test_options_of_fsspec_that_forebay_has_not_are_refused(options: dict[str, Any], file: str, unknown: str) -> None:
+    with pytest.raises(fb.SettingError, match=f"does not know {unknown} of `fsspec`; pass `storage_options`"):
+        _store_options(options, file)
+    assert _store_options(options, file, may_leave_out=True).keys() <= {"aws_access_key_id"}
 
 
 def test_filters_that_are_none_are_refused_not_forgotten(paths: list[str]) -> None:
@@ -440,7 +487,8 @@ def test_options_of_the_call_are_over_those_of_the_dataset(tmp_path: Path, monke
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
     theirs = streamed(str(tmp_path / "a.parquet"))
     builder = theirs._ex_iterable.generate_tables_fn.__self__
-    builder.storage_options = {"key": "of the dataset", "secret": "s"}
+    builder.storage_options = {"key": "of the dataset", "secret": "s", "requester_pays": True}
+    theirs._ex_iterable.kwargs["files"] = ["s3://bucket/a.parquet"]
     seen = {}
 
     def load(*_: Any, storage_options: Any, **__: Any) -> Any:
@@ -450,3 +498,10 @@ def test_options_of_the_call_are_over_those_of_the_dataset(tmp_path: Path, monke
     monkeypatch.setattr("forebay.hf.taken.load_dataset", load)
     fb.from_hf(theirs, storage_options={"aws_access_key_id": "of the call"})
     assert seen == {"aws_access_key_id": "of the call", "aws_secret_access_key": "s"}
+
+
+def test_options_for_rows_that_are_ours_already_are_refused(paths: list[str]) -> None:
+    ours = fb.from_hf(streamed(paths)).to_hf()
+    assert len(fb.from_hf(ours, storage_options={})) == len(ours)
+    with pytest.raises(fb.SettingError, match="storage_options: .* already"):
+        fb.from_hf(ours, storage_options={"aws_region": "eu-central-1"})

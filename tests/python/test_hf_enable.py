@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from datasets.packaged_modules.parquet.parquet import Parquet
 from hf_data import shown, write_rows
 from hub import TOKEN, Hub
 from hub_data import ids_file
@@ -152,6 +153,19 @@ def test_what_forebay_cannot_read_is_read_by_datasets_with_a_warning(folder: Pat
         ds = load(folder, on_bad_files="skip")
     assert not is_ours(ds)
     assert [row["id"] for row in ds] == list(range(120))
+
+
+def test_options_that_forebay_has_not_are_left_to_datasets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def examples(self: Any, splits: Any) -> Any:
+        splits.gen_kwargs["files"] = ["https://example.org/a.parquet"]
+        return ours(self, splits)
+
+    with fb.hf.enable(), monkeypatch.context() as patched:
+        ours = Parquet._get_examples_iterable_for_split
+        patched.setattr(Parquet, "_get_examples_iterable_for_split", examples)
+        with pytest.warns(fb.PerformanceWarning, match="without Forebay: storage_options: .* headers"):
+            ds = load(folder, storage_options={"https": {"headers": {"Authorization": "x"}}})
+        assert not is_ours(ds)
 
 
 @pytest.mark.parametrize("columns", [["id", "nothing"], "id"], ids=str)

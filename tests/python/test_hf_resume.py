@@ -56,6 +56,7 @@ STEPS: dict[str, Callable[[Any], Any]] = {
     "mapped": lambda ds: ds.map(lambda row: {"id": row["id"]}),
     "mapped in batches": lambda ds: ds.map(lambda batch: batch, batched=True, batch_size=8),
     "filtered": lambda ds: ds.filter(lambda row: row["id"] % 2 == 0),
+    "filtered in batches": lambda ds: ds.filter(lambda rows: [number % 2 == 0 for number in rows["id"]], batched=True),
     "repeated": lambda ds: ds.repeat(2),
     "renamed and cast": lambda ds: ds.cast_column("id", datasets.Value("int32")),
 }
@@ -260,6 +261,39 @@ def test_a_state_of_other_rows_is_refused(rows: fb.Dataset) -> None:
             list(loaded(other.to_hf(), state))
     with pytest.raises(fb.StateError, match="another share of the rows.*as many nodes, processes and workers"):
         list(loaded(rows.shuffle(1).to_hf().shard(2, 0), state))
+
+
+BUFFERED: dict[str, Callable[[Any], Any]] = {
+    "mapped in batches": lambda ds: ds.map(lambda batch: batch, batched=True),
+    "filtered in batches": lambda ds: ds.filter(lambda batch: [True] * len(batch["id"]), batched=True),
+    "batched": lambda ds: ds.batch(10),
+    "tables in batches": lambda ds: ds.with_format("arrow").map(lambda table: table, batched=True),
+    "twice": lambda ds: ds.map(lambda batch: batch, batched=True).map(lambda batch: batch, batched=True),
+    "repeated": lambda ds: ds.repeat(2).map(lambda batch: batch, batched=True),
+    "interleaved": lambda ds: datasets.interleave_datasets([ds.map(lambda batch: batch, batched=True)] * 2),
+}
+"""Steps for which `datasets` counts rows from a state that it copied before."""
+
+
+@pytest.mark.parametrize("step", BUFFERED)
+def test_a_state_of_other_rows_is_refused_within_the_first_batch_of_a_step(rows: fb.Dataset, step: str) -> None:
+    def made(ds: fb.Dataset) -> Any:
+        return BUFFERED[step](ds.to_hf())
+
+    ds = rows.shuffle(1)
+    first = made(ds)
+    taken = iter(first)
+    before = [next(taken), next(taken)]
+    state = json.loads(json.dumps(first.state_dict()))
+    for other, message in ((rows.shuffle(2), "seed"), (rows, "order"), (rows.filter("id > 3").shuffle(1), "query")):
+        with pytest.raises(fb.StateError, match=message):
+            list(loaded(made(other), state))
+    assert next(iter(loaded(made(ds), state))) == next(taken) not in before
+
+    first_shard, second_shard = (BUFFERED[step](ds.to_hf().shard(2, number)) for number in range(2))
+    next(iter(first_shard))
+    with pytest.raises(fb.StateError, match="another share of the rows"):
+        list(loaded(second_shard, first_shard.state_dict()))
 
 
 @pytest.mark.parametrize("num_batches", [1, 3, 7])

@@ -673,6 +673,22 @@ def download_one(path: str = "train/0.parquet") -> None:
         huggingface_hub.hf_hub_download("org/data", name, repo_type="dataset", cache_dir=current(None).cache)
 
 
+@pytest.mark.parametrize("num_downloaded", [1, 2, 3])
+@pytest.mark.usefixtures("hub")
+def test_a_state_is_the_same_whichever_files_were_downloaded(num_downloaded):
+    remote = open_train().shuffle(1)
+    stream = remote.batches(100)
+    before = pa.record_batch(next(iter(stream)))["id"].to_pylist()
+    for number in range(num_downloaded):
+        download_one(f"train/{number}.parquet")
+    copied = open_train().shuffle(1)
+    assert copied._native.fingerprint == remote._native.fingerprint
+    resumed = copied.batches(100)
+    resumed.load_state_dict(stream.state_dict())
+    after = [number for batch in resumed for number in pa.record_batch(batch)["id"].to_pylist()]
+    assert sorted(before + after) == list(range(NUM_ROWS))
+
+
 @pytest.mark.parametrize("patience", [None, "30 minutes"])
 def test_a_copy_of_some_files_is_not_used_for_a_hub_that_fails_for_a_while(hub, monkeypatch, patience):
     download_one()

@@ -12,6 +12,7 @@ import urllib.parse
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +25,8 @@ import forebay as fb
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
+LOADERS = (fb.load_dataset, datasets.load_dataset)
 
 CARD = "---\nconfigs:\n- config_name: default\n  data_files: '**/*.parquet'\n---\n"
 
@@ -287,10 +290,16 @@ def test_a_named_source_that_is_in_no_split_is_refused(tmp_path):
 
 
 def test_files_that_are_named_parquet_beside_a_folder_called_so_are_those_named(tmp_path, monkeypatch):
-    put(tmp_path, "parquet/a.parquet", "b.parquet")
+    put(tmp_path, "parquet/a.parquet", "parquet/other/a.parquet", "other/b.parquet", "b.parquet")
     monkeypatch.chdir(tmp_path)
-    rows = list(fb.load_dataset("parquet", data_files="b.parquet", split="train"))
-    assert {row["object"] for row in rows} == {"b.parquet"}
+    for files, expected in (
+        ({"data_files": "b.parquet"}, "b.parquet"),
+        ({"data_dir": "other"}, "other/b.parquet"),
+        ({"data_dir": str(tmp_path / "other")}, "other/b.parquet"),
+        ({"data_dir": "other", "data_files": "*.parquet"}, "other/b.parquet"),
+    ):
+        ours, theirs = (made("parquet", split="train", streaming=True, **files) for made in LOADERS)
+        assert {row["object"] for row in ours} == {row["object"] for row in theirs} == {expected}
 
 
 def test_an_unknown_split_lists_those_there_are(tmp_path):

@@ -93,6 +93,11 @@ def test_a_file_that_several_patterns_fit_is_there_once(folder):
 def test_what_datasets_has_for_a_split_is_taken(folder):
     assert rows(folder, datasets.Split.TEST) == list(range(1234, 1311))
     assert rows(folder, datasets.ReadInstruction("train", to=10, unit="%")) == list(range(123))
+    assert rows(folder, datasets.Split.TRAIN + datasets.Split.TEST) == rows(folder, "train+test")
+    three = datasets.Split.TRAIN + (datasets.Split.TEST + datasets.NamedSplit("validation"))
+    assert splits.text_of(three) == "train+test+validation"
+    with pytest.raises(fb.SettingError, match="cannot understand"):
+        rows(folder, datasets.Split.TRAIN.subsplit(datasets.percent[:10]) + datasets.Split.TEST)
 
 
 @pytest.mark.parametrize(

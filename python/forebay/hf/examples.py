@@ -129,10 +129,11 @@ class State(dict[str, Any]):
     whichever is in its place, and only then into the shards. The common keys let `datasets` do that.
     """
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, origin: State | None = None) -> None:
         # The share is filled in when the rows are read.
         super().__init__({SHARE: None, ROW: 0, "type": TYPE})
         self._part = part
+        self._origin = self if origin is None else origin
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name == SHARE and isinstance(value, dict) and self._part.is_less_than(value.get("part")):
@@ -141,11 +142,24 @@ class State(dict[str, Any]):
         super().__setitem__(name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
-        """Returns a plain dict for users."""
-        return {name: dict(value) if isinstance(value, dict) else value for name, value in self.items()}
+        """Returns a plain dict, or, before the first row, another state that is copied with the share once it is known.
+
+        `datasets` copies the state of the beginning before it reads, and counts rows from there.
+        """
+        share = self._origin[SHARE] if self[SHARE] is None else self[SHARE]
+        if share is None and self[ROW] == 0:
+            return State(self._part, self._origin)
+        return {**self, SHARE: dict(share) if isinstance(share, dict) else share}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
+
+
+def plain(state: Any) -> Any:
+    """Returns a state, and the states in it, as plain dicts and lists."""
+    if isinstance(state, dict):
+        return {name: plain(value) for name, value in state.items()}
+    return [plain(value) for value in state] if isinstance(state, list) else state
 
 
 class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # it has no types
@@ -224,12 +238,6 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
     def _init_state_dict(self) -> dict[str, Any]:
         self._state_dict = state = State(self.part)
         return state
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the state, including the rows per table, for callers that count tables from here on."""
-        if self._state_dict and self._state_dict[SHARE] is None:
-            self._begin(self.source.reader(self.part))
-        return copy.deepcopy(self._state_dict)
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         to_rows = self._to_rows or PythonRows()

@@ -20,7 +20,7 @@ import_datasets("this module")
 import datasets  # noqa: E402 - once its version is known
 from datasets.iterable_dataset import _maybe_share_with_torch_persistent_workers  # noqa: E402 - as above
 
-from forebay.hf.examples import ROW, SHARE, TYPE, sharing  # noqa: E402 - as above
+from forebay.hf.examples import ROW, SHARE, TYPE, plain, sharing  # noqa: E402 - as above
 from forebay.hf.exports import export, features_of, num_rows_of  # noqa: E402 - as above
 
 if TYPE_CHECKING:
@@ -178,8 +178,8 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position of the next row not yet received, as a small dict that can be written as JSON."""
-        state: dict[str, Any] = self._starting_state_dict or super().state_dict()
-        return copy.deepcopy(state)
+        state: dict[str, Any] = plain(copy.deepcopy(self._starting_state_dict or super().state_dict()))
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Makes the next loop continue from `state_dict`, in its epoch.

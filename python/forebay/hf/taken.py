@@ -6,6 +6,7 @@ import importlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
+from forebay.casts import is_alike
 from forebay.exceptions import QueryError, SettingError
 from forebay.hf.filters import HINT, to_exact_sql
 from forebay.hf.versions import import_datasets
@@ -55,14 +56,24 @@ INSTEAD = {
 }
 """What to do instead of a step, if there is an alternative."""
 
-S3_OPTIONS = {
-    "key": "aws_access_key_id",
-    "secret": "aws_secret_access_key",
-    "token": "aws_session_token",
-    "endpoint_url": "aws_endpoint",
-    "anon": "aws_skip_signature",
+OPTIONS: dict[str, dict[str, str | None]] = {
+    "s3": {
+        "key": "aws_access_key_id",
+        "secret": "aws_secret_access_key",
+        "token": "aws_session_token",
+        "endpoint_url": "aws_endpoint",
+        "region_name": "aws_region",
+        "anon": "aws_skip_signature",
+    },
+    "az": {
+        "account_name": "azure_storage_account_name",
+        "account_key": "azure_storage_account_key",
+        "sas_token": "azure_storage_sas_token",
+    },
+    # The token is also that of the builder.
+    "hf": {"endpoint": "hf_endpoint", "token": None},
 }
-"""Options of `s3fs`, and their names in Forebay."""
+"""Options of the file systems of `fsspec`, by the scheme of Forebay, and their names there; None if it needs none."""
 
 
 def from_hf(dataset: Any, *, storage_options: Mapping[str, Any] | None = None) -> Any:
@@ -72,7 +83,8 @@ def from_hf(dataset: Any, *, storage_options: Mapping[str, Any] | None = None) -
 
     Args:
         dataset: A `datasets.IterableDataset`, or an `IterableDatasetDict`.
-        storage_options: Options of the store, as in `load_dataset`; they override those of the dataset.
+        storage_options: Options of the store, as in `load_dataset`. They override those of the dataset, of which any
+            that Forebay does not know are left out then. Not for a dataset whose rows Forebay reads already.
 
     Returns:
         A `Dataset`; for an `IterableDatasetDict`, a `DatasetDict`.
@@ -115,6 +127,11 @@ def _take_rows(dataset: Any, storage_options: Mapping[str, Any] | None) -> Datas
     if isinstance(rows, ForebayExamplesIterable):
         if not rows.part.is_whole:
             raise _refusal("take" if rows.part.last is not None else "skip" if rows.part.first > 0 else "shard")
+        if storage_options:
+            raise SettingError(
+                "storage_options: Forebay reads the rows of this dataset already, with the options that it was opened "
+                "with; open the files by `forebay.load_dataset`, which takes them"
+            )
         taken = rows.source.dataset
     else:
         builder = _builder_of(rows)
@@ -193,7 +210,10 @@ def open_files(builder: Any, kwargs: Mapping[str, Any], storage_options: Mapping
         raise _refusal("reshard", "any number of processes can divide it")
     if config.on_bad_files != "error":
         raise SettingError(f"on_bad_files: expected 'error', got {config.on_bad_files!r}; Forebay leaves no file out")
-    options = _store_options(builder.storage_options or {}) | dict(storage_options or {})
+    options: dict[str, Any] = {}
+    for file in files:
+        options |= _store_options(builder.storage_options or {}, file, may_leave_out=storage_options is not None)
+    options |= storage_options or {}
     uris = [_uri(file) for file in files]
     if twice := [uri for uri, times in Counter(uris).items() if times > 1]:
         raise SettingError(f"data_files: `{twice[0]}` is in a split twice; a dataset has every row once")
@@ -230,7 +250,7 @@ def _filter(taken: Dataset, filters: Any) -> Dataset:
 
 
 def check_types(taken: Dataset, features: Any) -> None:
-    """Refuses features whose columns or storage types are not those of the files.
+    """Refuses features whose columns or storage types are not those of the files; nullability makes no difference.
 
     Raises:
         SettingError: a column is not in the files, or has another type there.
@@ -243,7 +263,7 @@ def check_types(taken: Dataset, features: Any) -> None:
             raise SettingError(
                 f"features: column `{field.name}` is not in the files; expected one of {', '.join(found)}"
             )
-        if kind not in (field.type, stored):
+        if kind != field.type and not is_alike(kind, stored):
             raise SettingError(
                 f"features: column `{field.name}` is `{kind}` in the files, expected `{field.type}`; take it over as "
                 "it is, then cast it: `fb.from_hf(ds).cast(features)`"
@@ -260,17 +280,29 @@ def _uri(file: str) -> str:
     return file
 
 
-def _store_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Returns options of `fsspec` as storage options of Forebay."""
-    # Options of a scheme are in a dict, those of its client in another; `datasets` adds its own for `hf`.
-    flat: dict[str, Any] = {}
-    for level in (options, options.get("s3") or {}):
-        flat |= {key: value for key, value in level.items() if not isinstance(value, dict)}
-        flat |= level.get("client_kwargs", {})
-    unknown = sorted(set(flat) - set(S3_OPTIONS))
-    if unknown:
-        named = ", ".join(unknown)
+def _store_options(options: Mapping[str, Any], file: str, *, may_leave_out: bool = False) -> dict[str, str]:
+    """Returns the options of `fsspec` with which `datasets` opens a file as storage options of Forebay.
+
+    Raises:
+        SettingError: Forebay does not know one of them, and none `may_leave_out`.
+    """
+    config, protocols = import_datasets("`from_hf`").config, importlib.import_module("fsspec").available_protocols()
+    is_of_hub = file.startswith(config.HF_ENDPOINT) and "/resolve/" in file
+    scheme = "hf" if is_of_hub else file.split("://")[0] if "://" in file else "file"
+    if scheme == "file":
+        return {}
+    # Those of the scheme are in a dict; without one, those that are in no dict of another scheme are meant.
+    of_scheme = options.get(scheme, {name: value for name, value in options.items() if name not in protocols}) or {}
+    of_client = of_scheme.get("client_kwargs") or {}
+    given = {name: value for name, value in {**of_scheme, **of_client}.items() if value is not None}
+    given.pop("client_kwargs", None)
+    known = OPTIONS.get("hf" if is_of_hub else _uri(file).split("://")[0], {})
+    if (unknown := sorted(set(given) - set(known))) and not may_leave_out:
         raise SettingError(
-            f"storage_options: Forebay does not know {named} of `fsspec`; pass `storage_options` of its own"
+            f"storage_options: Forebay does not know {', '.join(unknown)} of `fsspec`; pass `storage_options` of its "
+            "own, as in `load_dataset`"
         )
-    return {S3_OPTIONS[key]: str(value) for key, value in flat.items() if value is not None}
+    if given.get("endpoint") == config.HF_ENDPOINT:
+        # Both take the default from the same environment variable.
+        del given["endpoint"]
+    return {ours: str(value) for name, value in given.items() if (ours := known.get(name)) is not None}

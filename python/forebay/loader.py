@@ -15,7 +15,7 @@ from forebay.exceptions import ClosedError, SettingError
 from forebay.iteration import AsyncIteration, Iteration
 from forebay.passes import Cursor, Passes, Run
 from forebay.position import Position
-from forebay.stages import NO_ARROW, Alone, Delivered, Pass, Read, Until
+from forebay.stages import NO_ARROW, Alone, Delivered, Loop, Pass, Read, Until
 from forebay.warned import warn_of_holes
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Stream(Position, Generic[T]):
 
     def _deliver(self, runs: Iterator[Run], *, is_alone: bool = True) -> Generator[T]:
         agrees = is_alone
-        with closing(self._party(is_alone=is_alone)) as party:
+        with closing(self._party(is_alone=is_alone)) as party, Loop() as loop:
             for run in runs:
                 agreeing = self._agreeing(run) if agrees else iter(())
                 agrees = False
@@ -131,7 +131,7 @@ class Stream(Position, Generic[T]):
                     # Reading ahead has begun meanwhile.
                     for pause in agreeing:
                         time.sleep(pause)
-                    with closing(self._staged(read, run, is_alone=is_alone)) as batches:
+                    with closing(self._staged(read, run, loop, is_alone=is_alone)) as batches:
                         while (item := next(batches, None)) is not None:
                             self._move(item.after, run.number)
                             yield item.value
@@ -143,27 +143,28 @@ class Stream(Position, Generic[T]):
         import asyncio
 
         agrees, party = True, self._party(is_alone=True)
-        for run in runs:
-            agreeing = self._agreeing(run) if agrees else iter(())
-            agrees = False
-            for pause in party.meeting(agreeing, run.start, takes_part=False):
-                await asyncio.sleep(pause)
-            with self._running(run) as stream:
-                for pause in agreeing:
+        with Loop() as loop:
+            for run in runs:
+                agreeing = self._agreeing(run) if agrees else iter(())
+                agrees = False
+                for pause in party.meeting(agreeing, run.start, takes_part=False):
                     await asyncio.sleep(pause)
-                with closing(self._staged(self._read_by(stream, run), run, is_alone=True)) as batches:
-                    while True:
-                        while not batches.is_ready():
-                            if self._stages:
-                                await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
-                            else:
-                                await asyncio.to_thread(stream.wait, SECONDS_TO_WAIT)
-                        item = next(batches, None)
-                        if item is None:
-                            break
-                        self._move(item.after, run.number)
-                        yield item.value
-                self._pass_over(run)
+                with self._running(run) as stream:
+                    for pause in agreeing:
+                        await asyncio.sleep(pause)
+                    with closing(self._staged(self._read_by(stream, run), run, loop, is_alone=True)) as batches:
+                        while True:
+                            while not batches.is_ready():
+                                if self._stages:
+                                    await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+                                else:
+                                    await asyncio.to_thread(stream.wait, SECONDS_TO_WAIT)
+                            item = next(batches, None)
+                            if item is None:
+                                break
+                            self._move(item.after, run.number)
+                            yield item.value
+                    self._pass_over(run)
 
     @contextmanager
     def _running(self, run: Run) -> Iterator[_lib.Stream]:
@@ -216,11 +217,12 @@ class Stream(Position, Generic[T]):
 
         return Party(self._reading, self._share.rank, distributed)
 
-    def _staged(self, batches: Batches, run: Run, *, is_alone: bool) -> Batches:
+    def _staged(self, batches: Batches, run: Run, loop: Loop, *, is_alone: bool) -> Batches:
         """Returns the batches after all stages."""
         shuffle = self._dataset._shuffle
         seed = 0 if shuffle is None else shuffle.seed
-        this = Pass(run.start.epoch, seed, self._share.rank, self._share.world_size, is_alone, self.reader.num_rows)
+        rank, world_size = self._share.rank, self._share.world_size
+        this = Pass(run.start.epoch, seed, rank, world_size, is_alone, self.reader.num_rows, loop=loop)
         for stage in self._stages:
             batches = stage.begin(batches, this)
         if self._stages and isinstance(self._active, Read):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -254,9 +255,10 @@ class MapStage:
         timeout = self._workers.options.timeout
         running = None if self._running is None else self._running()
         is_taken = running is not None and not running.is_closed
-        if is_taken or not self._keeps_workers:
-            # A crew for this iteration only.
-            return Ordered(batches, self._make_crew(), this, timeout, ends_crew=True)
+        if this.loop.crew is not None or is_taken or not self._keeps_workers:
+            if this.loop.crew is None:
+                this.loop.crew = this.loop.enter_context(closing(self._make_crew()))
+            return Ordered(batches, this.loop.crew, this, timeout)
         if self._crew is None or not self._crew.is_usable:
             self._crew = self._make_crew()
         running = Ordered(batches, self._crew, this, timeout)

@@ -200,11 +200,16 @@ class PackedStream(Stream[dict[str, Any]]):
     def _is_over(self) -> bool:
         """Also True if the rest fills no batch and `drop_last` leaves that out, which only reading it tells."""
         start = self._start
-        is_last = start.position > 0 and start.epoch == self._passes.last(self._epoch)
+        # The first document may be needed to the end.
+        has_begun = start.position > 0 or start.done > 0
+        is_last = has_begun and start.epoch == self._passes.last(self._epoch)
         if super()._is_over or not (is_last and self._share.drop_last):
             return super()._is_over
         # With more documents left than this, there is a batch for sure, and reading a window would be wasted.
         num_left = (self.reader.num_rows - start.position) // self._share.world_size
+        if start.done > 0 and self._pack.mode == "best_fit":
+            # Sequences of this window were delivered, and perhaps all of its documents.
+            num_left -= self._pack.window
         if num_left >= self._share.batch_size * self._pack.length:
             return False
         share = self._native_share(start) | {"holes": self._start_holes}

@@ -11,6 +11,7 @@ import os
 import time
 import weakref
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from forebay import _lib
     from forebay.passes import Cursor, Run
+    from forebay.pool.ordered import Crew
 
     Reading = Callable[[Run], AbstractContextManager["Batches"]]
 
@@ -63,6 +65,13 @@ class Waiting:
         self._since = now if is_on else None
 
 
+class Loop(ExitStack):
+    """One loop over a stream, of one or several passes; what it is given to close ends with it."""
+
+    crew: Crew | None = None
+    """Workers of this loop only."""
+
+
 @dataclass(frozen=True)
 class Pass:
     """One iteration over an epoch, or the rest of one."""
@@ -77,6 +86,8 @@ class Pass:
     """Positions of the epoch; one beyond them is a repeated row, for ranks that lacked one."""
     waiting: Waiting = field(default_factory=Waiting)
     """Noted by stages that run functions."""
+    loop: Loop = field(default_factory=Loop)
+    """The loop that the pass is part of."""
 
 
 class Batches(Protocol):

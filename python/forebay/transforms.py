@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forebay.columns import Masked, length_of, row_of
@@ -100,7 +100,10 @@ def _key(seed: int, epoch: int, purpose: str) -> tuple[int, int]:
 
 
 def seed_generators(seed: int) -> None:
-    """Seeds the process's global generators: Python's and, if imported, NumPy's and torch's."""
+    """Seeds the process's global generators: Python's, NumPy's if imported, and torch's, at the latest at its import.
+
+    Importing torch takes seconds, which only functions that use it should cost.
+    """
     import random
 
     random.seed(seed)
@@ -109,6 +112,41 @@ def seed_generators(seed: int) -> None:
         numpy.random.seed(seed >> 32)
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.manual_seed(seed)
+    else:
+        _UNTIL_TORCH.keep(seed)
+
+
+class _UntilTorch:
+    """Keeps the current seed, and seeds torch's generator with it once a function imports torch."""
+
+    def __init__(self) -> None:
+        self._seed = 0
+
+    def keep(self, seed: int) -> None:
+        """Replaces the seed; from then on, imports of torch are noticed."""
+        self._seed = seed
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, *where: Any) -> Any:
+        """Finds torch as the other finders do, with a loader that also seeds it."""
+        if name != "torch":
+            return None
+        specs = (finder.find_spec(name, *where) for finder in list(sys.meta_path) if finder is not self)
+        spec: Any = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = partial(self._execute, spec.loader.exec_module)
+        return spec
+
+    def _execute(self, execute: Callable[[Any], None], torch: Any) -> None:
+        execute(torch)
+        # Not earlier: many programs look for torch without importing it.
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            torch.default_generator.manual_seed(self._seed)
+
+
+_UNTIL_TORCH = _UntilTorch()
 
 
 @dataclass(frozen=True)
@@ -160,6 +198,8 @@ class Step:
             extra = ([position] if self.with_indices else []) + ([int(seeds[index])] if self.with_seeds else [])
             try:
                 results.append(self._call(row, extra))
+            except _MissingColumnError:
+                raise
             except Exception as error:
                 raise _RowError(position) from error
         if all(result is None for result in results):
@@ -178,7 +218,8 @@ class Step:
             _check_column(name, column, rows.num_rows)
         missing = [name for name in self.remove_columns if name not in batch]
         if missing:
-            raise _WrongResultError(f"remove_columns: the batch has no column `{missing[0]}`, only {', '.join(batch)}")
+            has = f", only {', '.join(batch)}"
+            raise _MissingColumnError(f"remove_columns: the batch has no column `{missing[0]}`{has}")
         return {name: column for name, column in batch.items() if name not in self.remove_columns} | dict(result)
 
 
@@ -197,6 +238,10 @@ class Collate:
 
 class _WrongResultError(Exception):
     """Tells why the result of a function is invalid."""
+
+
+class _MissingColumnError(Exception):
+    """Tells which column that a step names the batch lacks."""
 
 
 class _RowError(Exception):
@@ -286,6 +331,8 @@ class Program:
             return step.function(self._rows(carried, batch))
         except _WrongResultError as error:
             raise TransformError(f"{self._where(step)} returned for {rows}: {error}") from None
+        except _MissingColumnError as error:
+            raise TransformError(f"{self._where(step)} failed on {rows}: {error}") from None
         except _RowError as error:
             row, cause = f"the row at position {error} of epoch {rows.epoch}", error.__cause__ or error
             raise TransformError(f"{self._where(step)} failed on {row}: {told(cause)}") from cause
@@ -311,7 +358,8 @@ def _column(value: Any, name: str) -> Any:
     try:
         return value[name]
     except (KeyError, IndexError):
-        raise _WrongResultError(f"input_columns: the batch has no column `{name}`") from None
+        has = f", only {', '.join(value)}" if isinstance(value, dict) else ""
+        raise _MissingColumnError(f"input_columns: the batch has no column `{name}`{has}") from None
 
 
 def _check_column(name: object, column: Any, num_rows: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import inspect
 import json
 import multiprocessing
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -171,6 +173,25 @@ def test_workers_end_with_their_loop_unless_they_persist(rows: fb.Dataset) -> No
         assert children() == before + persists
     del loader
     gc.collect()
+    assert children() == before
+
+
+@pytest.mark.parametrize("how", ["repeat", "steps_per_epoch", "async"])
+def test_workers_serve_all_passes_of_a_loop(rows: fb.Dataset, how: str) -> None:
+    def pid(_: Any) -> int:
+        return os.getpid()
+
+    gc.collect()
+    before = children()
+    ds, settings = (rows, {"steps_per_epoch": 12}) if how == "steps_per_epoch" else (rows.repeat(3), {})
+    loader = fb.DataLoader(ds, 100, collate_fn=pid, num_workers=1, timeout=60, **settings)
+
+    async def taken() -> list[int]:
+        return [batch async for batch in loader._stream]
+
+    pids = asyncio.run(taken()) if how == "async" else list(loader)
+    assert len(pids) == len(loader)
+    assert len({*pids}) == 1
     assert children() == before
 
 

@@ -283,6 +283,41 @@ def test_generators_of_worker_processes_are_seeded_for_each_row(rows: fb.Dataset
     assert len(set(found[0])) == NUM_ROWS
 
 
+def test_functions_that_import_torch_themselves_find_its_generator_seeded(rows: fb.Dataset) -> None:
+    def draw(_: Any) -> dict[str, Any]:
+        import sys
+        from importlib.util import find_spec
+
+        is_first = "torch" not in sys.modules
+        # As libraries do that want to know whether it is installed.
+        assert find_spec("torch") is not None
+        from torch import rand
+
+        return {"draw": rand(()).item(), "is_first": is_first}
+
+    stream, later = (rows.filter("id < 80").map(draw, num_proc=1).batches(8) for _ in range(2))
+    found = list(stream)
+    later.load_state_dict({**stream.state_dict(), "position": 40})
+    rest = list(later)
+    assert [batch["is_first"][0] for batch in (found[0], rest[0])] == [True, True]
+    assert column(rest, "draw") == column(found[5:], "draw")
+    assert len({*column(found, "draw")}) == 80
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_columns_that_functions_leave_out_are_missed_by_their_names(rows: fb.Dataset, batched: bool) -> None:
+    mapped = rows.select_columns("id").map(functions.nothing, batched=True)
+    for name in ("input_columns", "remove_columns"):
+        with pytest.raises(fb.TransformError) as raised:
+            list(mapped.map(lambda _: None, batched=batched, **{name: "nope"}).batches(4))
+        where = "the rows at positions 0 to 3 of epoch 0"
+        what = f"{name}: the batch has no column `nope`, only id"
+        assert str(raised.value) == f"map: `{LAMBDA}` failed on {where}: {what}"
+
+
+LAMBDA = "test_columns_that_functions_leave_out_are_missed_by_their_names.<locals>.<lambda>"
+
+
 def test_seeds_stay_what_they_are_also_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     # A change of these changes what every model was trained on.
     rows = Rows(epoch=3, first=10, step=2, num_rows=3)
@@ -409,6 +444,14 @@ def test_iterations_of_one_stream_do_not_take_each_others_batches(rows: fb.Datas
     one, two = iter(stream), iter(stream)
     found = [(next(one)["id"][0], next(two)["id"][0]) for _ in range(10)]
     assert found == [(50 * i, 50 * i) for i in range(10)]
+
+
+def test_each_of_two_loops_has_the_same_workers_in_all_passes(rows: fb.Dataset) -> None:
+    stream = rows.repeat(3).map(functions.who, batched=True, num_proc=1).batches(100)
+    pids = [(one["pid"][0], two["pid"][0]) for one, two in zip(stream, stream, strict=True)]
+    assert len(pids) == 15
+    assert len({*pids}) == 1
+    assert pids[0][0] != pids[0][1]
 
 
 def test_text_bytes_and_nulls_arrive_as_they_are(tmp_path: Any) -> None:

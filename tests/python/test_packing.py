@@ -484,3 +484,34 @@ def test_a_state_behind_the_last_full_batch_gives_way_to_the_epoch_that_was_set(
     # Without such an epoch there is nothing more of this one.
     later.load_state_dict(state)
     assert rows_of(later) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "lengths", "num_rows"),
+    [
+        ("best_fit", [50, 920], 9),
+        # More documents than a batch has tokens.
+        ("best_fit", [60] * 301, 300),
+        ("concat", [970], 9),
+    ],
+)
+def test_a_state_behind_the_last_full_batch_is_over_though_the_first_document_is_needed(
+    tmp_path: Path, mode: Any, lengths: list[int], num_rows: int
+) -> None:
+    write_fragments(tmp_path, pa.table({"input_ids": [tokens_of(*which) for which in enumerate(lengths)]}))
+    pack = fb.Pack(length=100, mode=mode)
+    dataset = fb.load_dataset(tmp_path, split="train")
+    batch_size = 3 if num_rows == 9 else 2
+    stream = stream_of(dataset, pack, batch_size, drop_last=True)
+    whole, states = [], []
+    for batch in stream:
+        whole += rows_of([batch])
+        states.append(json.loads(json.dumps(stream.state_dict())))
+    assert len(whole) == num_rows
+    assert states[-1]["position"] == 0
+    for state, expected_rows, epoch in ((states[-1], whole, 1), (states[-2], whole[-batch_size:], 0)):
+        later = stream_of(dataset, pack, batch_size, drop_last=True)
+        later.set_epoch(1)
+        later.load_state_dict(state)
+        assert rows_of(later) == expected_rows
+        assert later.epoch == epoch

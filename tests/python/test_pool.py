@@ -8,6 +8,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import socket
 import subprocess
@@ -33,7 +34,7 @@ from forebay.mapped import MapStage, Workers
 from forebay.passes import Cursor
 from forebay.pool import ordered
 from forebay.pool.channel import Channel, LoopChannel, Message
-from forebay.pool.memory import Inbox, Outbox
+from forebay.pool.memory import Inbox, Outbox, Parcel
 from forebay.pool.ordered import Done, Ordered
 from forebay.pool.pickling import take_apart
 from forebay.pool.processes import Worker
@@ -42,7 +43,7 @@ from forebay.stages import Item, Pass
 from forebay.transforms import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from forebay.mapped import MappedDataset
     from forebay.pool.ordered import Crew
@@ -217,6 +218,34 @@ def test_a_worker_without_descriptors_for_shared_memory_says_so(rows: fb.Dataset
         fb.WorkerDiedError, match=r"ended .* at positions .*; the reason: OSError: .*Too many open files"
     ):
         list(stream)
+
+
+@contextlib.contextmanager
+def without_descriptors() -> Iterator[None]:
+    """Keeps this process from opening any more files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Standard input and output are open, and a call for a few descriptors at a time is still allowed.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_loop_without_descriptors_for_shared_memory_starts_other_workers_later(rows: fb.Dataset) -> None:
+    def growing(batch: dict[str, Any]) -> dict[str, Any]:
+        size = 1 << 20 if batch["id"][0] >= 96 else 1
+        return {"blob": [bytes(size) for _ in batch["id"]], "pid": [os.getpid()] * len(batch["id"])}
+
+    pool = fb.PoolOptions(prefetch=1)
+    stream = rows.map(growing, batched=True, num_proc=1, pool=pool).batches(32)
+    batches = iter(stream)
+    pids = [next(batches)["pid"][0] for _ in range(3)]
+    with without_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        list(batches)
+    later = {batch["pid"][0] for batch in stream}
+    assert len(later) == 1
+    assert not later & {*pids}, "a message to those was lost"
 
 
 def test_a_signal_without_a_name_is_told_by_its_number(rows: fb.Dataset) -> None:
@@ -718,20 +747,24 @@ class TwoEnds:
         self.worker_outbox, self.worker_inbox = Outbox(), Inbox(2)
 
     def to_worker(self, value: Any) -> Any:
-        parcel, file = self.loop_outbox.pack(take_apart(value))
-        if file is not None:
-            self.worker_inbox.add(parcel, file)
+        parcel = self._sent(take_apart(value), self.loop_outbox, self.worker_inbox)
         return self.worker_inbox.open(parcel)
 
     def to_loop(self, buffers: list[memoryview]) -> tuple[Any, int]:
         """Returns what the loop gets, and how many buffers came as places."""
-        parcel, file = self.worker_outbox.pack(self.worker_inbox.leave(buffers))
-        if file is not None:
-            self.loop_inbox.add(parcel, file)
-        value = self.loop_inbox.open(parcel, self.loop_outbox)
+        parcel = self._sent(self.worker_inbox.leave(buffers), self.worker_outbox, self.loop_inbox)
         self.loop_outbox.take_back(self.worker_inbox.return_unused())
+        value = self.loop_inbox.open(parcel, self.loop_outbox)
         self.worker_outbox.take_back(self.loop_inbox.return_unused())
         return value, sum(part.came_in is not None for part in parcel.parts)
+
+    def _sent(self, sources: list[Any], outbox: Outbox, inbox: Inbox) -> Parcel:
+        parcel, file = outbox.pack(sources)
+        inbox.forget(outbox.given_up)
+        outbox.given_up = []
+        if file is not None:
+            inbox.add(parcel, file)
+        return parcel
 
 
 @pytest.mark.parametrize("form", ["torch", "numpy", "arrow"])
@@ -779,6 +812,77 @@ def test_who_keeps_batches_that_came_back_in_their_blocks_gets_copies() -> None:
         kept.append(ends.to_loop(buffers)[0])
     assert ends.loop_outbox.num_lent == 3
     assert all(tensor.equal(torch.arange(10_000)) for tensor in kept)
+
+
+def forked(check: Callable[[Any], bool], value: Any) -> Callable[[], bool]:
+    """Forks; the returned function makes the fork check the value that it has, and returns what it found."""
+    ready, go = os.pipe()
+    if not (pid := os.fork()):
+        signal.alarm(60)
+        os.close(go)
+        os.read(ready, 1)
+        os._exit(0 if check(value) else 1)
+    os.close(ready)
+
+    def ended() -> bool:
+        os.close(go)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    return ended
+
+
+def test_a_fork_keeps_the_batches_that_it_has(rows: fb.Dataset) -> None:
+    stream = rows.with_format("numpy").map(functions.of_array, batched=True, num_proc=1).batches(16)
+    batches = iter(stream)
+    next(batches)
+    has_kept = forked(lambda batch: bool((batch["image"] == np.arange(16, 32)[:, None]).all()), next(batches))
+    for _ in range(2):
+        for batch in batches:
+            assert (batch["image"] == batch["id"][:, None]).all()
+        batches = iter(stream)
+    assert has_kept()
+
+
+def test_a_fork_of_a_worker_keeps_what_the_function_was_given(tmp_path: Path) -> None:
+    def program(value: Any, rows: Rows, *, owns_process: bool = False) -> None:  # noqa: ARG001 - what programs get
+        if rows.first == 0 and not os.fork():
+            while not (tmp_path / "go").exists():
+                time.sleep(0.01)
+            (tmp_path / "part").write_text(str(set(value)))
+            (tmp_path / "part").rename(tmp_path / "told")
+            os._exit(0)
+
+    made: Any = program
+    made.setting = "map"
+    crew = MapStage(made, Workers("processes", 1, fb.PoolOptions(prefetch=1)))._make_crew()
+    for number in range(5):
+        crew.give(np.full(10_000, number), Rows(0, number, 1, 1))
+        while not list(crew.collect(1)):
+            pass
+    (tmp_path / "go").touch()
+    end = time.monotonic() + 30
+    while not (tmp_path / "told").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    crew.close()
+    assert (tmp_path / "told").read_text() == str({np.int64(0)})
+
+
+def test_many_forks_gather_no_blocks() -> None:
+    ends = TwoEnds(most_in_use=100)
+    numbers = set()
+    for number in range(20):
+        given = ends.to_worker(torch.arange(10_000) + number)
+        buffers = take_apart({"same": given, "new": np.full(10_000, number)})
+        del given
+        value, num_places = ends.to_loop(buffers)
+        assert num_places == 1
+        numbers |= ends.loop_inbox._lent.keys()
+        assert forked(lambda value, number=number: int(value["same"][0]) == value["new"][0] == number, value)()
+        del value
+        assert len(numbers) == number + 1, "each is another one"
+    for boxes in (ends.loop_outbox, ends.loop_inbox, ends.worker_outbox, ends.worker_inbox):
+        assert len(boxes._blocks) <= 2
+        assert len(boxes._forked) <= 2
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 511, 512, 100_000])
@@ -971,6 +1075,25 @@ def test_a_process_that_is_forked_leaves_the_workers_alone(folder: Path) -> None
     told, *found = run_python(code, folder).splitlines()
     assert told == "map: the workers belong to the process that this one was forked from; begin another loop"
     assert found == ["True", "1 True"]
+
+
+def test_a_process_that_is_forked_starts_workers_from_a_fork_server_of_its_own(folder: Path) -> None:
+    code = """
+    import os, sys, warnings
+    import forebay as fb
+    warnings.simplefilter("ignore", DeprecationWarning)
+    ds = fb.load_dataset(sys.argv[1], split="train")
+    pool = fb.PoolOptions(start_method="forkserver")
+    stream = ds.map(lambda batch: None, batched=True, num_proc=1, pool=pool).batches(100)
+    print(len(list(stream)), flush=True)
+    if not (pid := os.fork()):
+        print(len(list(stream)), flush=True)
+        sys.exit(0)
+    os.waitpid(pid, 0)
+    stream = ds.map(lambda batch: None, batched=True, num_proc=1, pool=pool).batches(50)
+    print(len(list(stream)), flush=True)
+    """
+    assert run_python(code, folder).split() == ["5", "5", "10"]
 
 
 def test_a_program_without_a_guard_is_told_what_it_needs(folder: Path, tmp_path: Path) -> None:
@@ -1456,11 +1579,10 @@ class Left:
         self.calls.append("close")
 
 
-@pytest.mark.parametrize("ends_crew", [False, True])
-def test_an_iteration_that_ends_gives_up_what_it_has_in_hand(ends_crew: bool) -> None:
+def test_an_iteration_that_ends_gives_up_what_it_has_in_hand() -> None:
     crew, batches = Left(), Left()
-    Ordered(batches, crew, Pass(0, 0, 0, 1, is_alone=True), None, ends_crew=ends_crew).close()
-    assert (crew.calls, batches.calls) == (["close" if ends_crew else "abandon"], ["close"])
+    Ordered(batches, crew, Pass(0, 0, 0, 1, is_alone=True), None).close()
+    assert (crew.calls, batches.calls) == (["abandon"], ["close"])
 
 
 def test_threads_that_are_closed_do_no_more_than_what_they_have_in_hand() -> None:

@@ -29,7 +29,7 @@ class Message(NamedTuple):
     about: Any = None
     """The rows of the batch, or why a worker ends: plain tuples, numbers and text."""
     returned: tuple[int, ...] = ()
-    """Blocks of the receiver that the sender no longer uses."""
+    """Blocks of the receiver that the sender no longer uses, as `Inbox.return_unused` returns them."""
     given_up: tuple[int, ...] = ()
     """Blocks of the sender that it will not use again."""
 

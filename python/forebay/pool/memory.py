@@ -3,7 +3,8 @@
 Each process owns the blocks that it writes. It sends a block's file once, and after that only offsets into the block.
 It writes to a block again when the other process has reported that it is unused. That is known exactly: everything that
 is read in place, such as a tensor or a slice of it, refers to one object whose end is noticed. A program that keeps
-batches gets copies after a few.
+batches gets copies after a few. A fork of a process reads in place for as long as it runs, which nobody notices, so a
+block that was in use at the fork is never written again: another one replaces it.
 
 Values that a function returns unchanged go back as offsets into the block in which they came.
 """
@@ -84,16 +85,43 @@ class Block:
         return Part(offset, buffer.nbytes, self.number) if is_inside else None
 
 
-class Outbox:
-    """The blocks that this process writes."""
+class Box:
+    """Blocks that this process writes, or those that it reads."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, Block] = {}
-        self._free: set[int] = set()
         self._lent: Lent = {}
+        # Blocks that forks, here or in the other process, may read as long as they run.
+        self._forked: set[int] = set()
+        _BOXES[id(self)] = self
+
+    def note_fork(self) -> None:
+        """Notes that a fork will have the objects in these blocks, too."""
+        self._forked.update(self._lent)
+
+
+# By `id`: other threads may make boxes while this one goes through a copy of it, unlike through a set.
+_BOXES: weakref.WeakValueDictionary[int, Box] = weakref.WeakValueDictionary()
+
+
+def _note_fork() -> None:
+    for found in _BOXES.valuerefs():
+        if (box := found()) is not None:
+            box.note_fork()
+
+
+os.register_at_fork(before=_note_fork)
+
+
+class Outbox(Box):
+    """The blocks that this process writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._free: set[int] = set()
         self._num_made = 0
         self.given_up: list[int] = []
-        """Blocks that were too small, for the other process to forget."""
+        """Blocks that will not be written again, for the other process to forget."""
 
     def pack(self, sources: Sequence[memoryview | Part]) -> tuple[Parcel, int | None]:
         """Writes buffers of an object into a free block, except those that the other process already has.
@@ -117,6 +145,8 @@ class Outbox:
 
     def _block_of(self, num_bytes: int) -> tuple[Block, int | None]:
         """Returns a free block that is large enough. A new one replaces one that is too small."""
+        for number in self._free & self._forked:
+            self._give_up(number)
         fitting = smallest = None
         for number in self._free:
             if number in self._lent:
@@ -131,9 +161,7 @@ class Outbox:
             self._free.remove(fitting.number)
             return fitting, None
         if smallest is not None:
-            self._free.remove(smallest.number)
-            del self._blocks[smallest.number]
-            self.given_up.append(smallest.number)
+            self._give_up(smallest.number)
         size = max(LEAST_BLOCK_BYTES, 1 << (num_bytes - 1).bit_length())
         file = anonymous_file()
         try:
@@ -146,9 +174,19 @@ class Outbox:
         self._blocks[block.number] = block
         return block, file
 
+    def _give_up(self, number: int) -> None:
+        """Forgets a free block, and has the other process forget it. What is lent of it stays."""
+        self._free.remove(number)
+        self._forked.discard(number)
+        del self._blocks[number]
+        self.given_up.append(number)
+
     def take_back(self, numbers: Iterable[int]) -> None:
-        """Notes that the other process no longer uses these blocks."""
-        self._free.update(numbers)
+        """Notes that the other process no longer uses these blocks; `~number` stands for one that a fork of it may."""
+        for number in numbers:
+            if number < 0:
+                self._forked.add(~number)
+            self._free.add(max(number, ~number))
 
     def lend(self, number: int, offset: int, num_bytes: int) -> memoryview:
         """Returns memory that came back in this process's own block, which is not written while it is in use."""
@@ -160,13 +198,12 @@ class Outbox:
         return len(self._lent)
 
 
-class Inbox:
+class Inbox(Box):
     """The blocks of the other process, mapped here."""
 
     def __init__(self, most_in_use: int) -> None:
-        self._blocks: dict[int, Block] = {}
+        super().__init__()
         self._in_use: set[int] = set()
-        self._lent: Lent = {}
         self._most_in_use = most_in_use
 
     def add(self, parcel: Parcel, file: int) -> None:
@@ -228,12 +265,13 @@ class Inbox:
         self._in_use.add(parcel.block)
 
     def return_unused(self) -> list[int]:
-        """Returns the numbers of the blocks that have become free, each once."""
+        """Returns the numbers of the blocks that have become free, each once, for `take_back` in the other process."""
         free = [number for number in self._in_use if number not in self._lent]
         self._in_use.difference_update(free)
-        return free
+        return [~number if number in self._forked else number for number in free]
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Unmaps blocks that will not be used again."""
         for number in numbers:
+            self._forked.discard(number)
             del self._blocks[number]

@@ -85,14 +85,11 @@ def rows_of(item: Item, this: Pass) -> Rows:
 class Ordered:
     """Batches that a crew works on, in order."""
 
-    def __init__(
-        self, batches: Batches, crew: Crew, this: Pass, timeout: float | None, *, ends_crew: bool = False
-    ) -> None:
+    def __init__(self, batches: Batches, crew: Crew, this: Pass, timeout: float | None) -> None:
         self._batches = batches
         self._crew = crew
         self._pass = this
         self._timeout = timeout
-        self._ends_crew = ends_crew
         self._owner = os.getpid()
         # By task number, in order.
         self._items: dict[int, Item] = {}
@@ -204,10 +201,7 @@ class Ordered:
         self.is_closed = True
         self._items.clear()
         self._done.clear()
-        if self._ends_crew:
-            self._crew.close()
-        else:
-            self._crew.abandon()
+        self._crew.abandon()
         self._batches.close()
 
 

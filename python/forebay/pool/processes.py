@@ -100,10 +100,18 @@ class Processes:
         return False
 
     def give(self, value: Any, rows: Rows) -> int:
-        """Makes the worker with the fewest tasks run the program on a batch; returns the number of the task."""
+        """Makes the worker with the fewest tasks run the program on a batch; returns the number of the task.
+
+        Raises:
+            OSError: as in `collect`.
+        """
         self._num_given += 1
         worker = min(self._workers, key=lambda worker: len(worker.tasks))
-        self._send(worker, Message("task", self._num_given, about=tuple(rows)), value)
+        try:
+            self._send(worker, Message("task", self._num_given, about=tuple(rows)), value)
+        except OSError:
+            self.close()
+            raise
         worker.tasks[self._num_given] = rows
         return self._num_given
 
@@ -118,7 +126,16 @@ class Processes:
         Raises:
             WorkerDiedError: a worker has ended.
             TransformError: a worker cannot load the program.
+            OSError: there is no file descriptor or memory left for what a worker sends, so that it is lost.
         """
+        try:
+            yield from self._collect(seconds)
+        except OSError:
+            # A crew of which messages are lost cannot be used again.
+            self.close()
+            raise
+
+    def _collect(self, seconds: float) -> Iterator[Done]:
         # Whether each worker has ended. Acted on only after its messages, so that these are taken first.
         found: dict[Worker, bool] = {}
         for key, events in self._selector.select(seconds):
@@ -390,4 +407,17 @@ def _forget_workers() -> None:
         crew.forget()
 
 
+def _forget_fork_server() -> None:
+    """In a fork: leaves the fork server to the parent process; `multiprocessing` would wait for it as for a child."""
+    server: Any = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    if getattr(server, "_forkserver_pid", None) is None:
+        return
+    server._forkserver_pid = server._forkserver_address = None
+    # Otherwise the server would not end with the parent.
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = None
+
+
 os.register_at_fork(after_in_child=_forget_workers)
+os.register_at_fork(after_in_child=_forget_fork_server)

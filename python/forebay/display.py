@@ -32,7 +32,8 @@ def result_text(rows: _lib.Rows) -> str:
 
 def dataset_html(dataset: Dataset) -> str:
     """Returns the same as a table."""
-    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(kind)}</td></tr>" for name, kind in _columns(dataset._native))
+    columns = _columns(dataset._native)
+    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(kind)}</td></tr>" for name, kind in columns)
     query = "".join(f"<br><code>{escape(line)}</code>" for line in _query(dataset))
     head = "<thead><tr><th>column</th><th>type</th></tr></thead>"
     return f"<table>{head}<tbody>{rows}</tbody></table><p>Dataset: {escape(_summary(dataset))}{query}</p>"

@@ -10,6 +10,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SettingError
+from forebay.python_values import is_null, without_loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -99,7 +100,7 @@ def _condition(condition: Any, schema: Any, values: Values) -> str:
         return f"{column_text(column, names)} {said} {values.add(value)}"
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
         raise SettingError(f"filters: expected a list of values after `{operator}`, got {condition!r}")
-    members = list(value)
+    members = list(without_loss(value))
     _check_value(condition, members)
     if not members:
         raise SettingError(f"filters: the list of values is empty in {condition!r}")
@@ -130,7 +131,7 @@ def _to_float32(value: Any) -> Any:
 
 def _check_value(condition: Any, values: Iterable[Any]) -> None:
     """Refuses NULL, which equals nothing in SQL: the condition would hold for no row."""
-    if any(value is None for value in values):
+    if any(map(is_null, values)):
         raise SettingError(
             f"filters: nothing equals None, in {condition!r}; write `column IS NULL` or `column IS NOT NULL` in SQL"
         )

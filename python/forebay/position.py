@@ -161,7 +161,8 @@ class Position:
         if steps is not None:
             return start.done >= steps
         is_last = start.position > 0 and start.epoch == self._passes.last(self._epoch)
-        return is_last and not self._num_batches(start)
+        # Rank 0 has the most batches: the epoch goes on if only this one has none left.
+        return is_last and not self.reader.num_batches(self._native_share(start) | {"rank": 0})
 
     def _begin(self, worker: int = 0, num_workers: int = 1) -> Iterator[Run]:
         """Takes the start of the next iteration, and returns its passes."""
@@ -244,11 +245,13 @@ class Position:
         is_last = run.start.epoch == run.last and self._passes.steps is None
         is_uneven = self.has_rows and self._share.remainder == "keep" and self._share.world_size > 1
         # Not if the position was set elsewhere meanwhile.
-        if is_last and (self.holes or is_uneven) and not self._is_set and self._at.epoch == run.start.epoch:
+        if is_last and (self.holes or is_uneven) and not self._is_set and self._at.epoch <= run.start.epoch:
             # Rank 0 has the most batches.
             length = self.reader.num_batches(self._native_share(run.start) | {"rank": 0})
             end = self._after(run.start, length, run.last)
-            self._at = self._at._replace(position=max(self._at.position, end.position))
+            # It is still in an earlier pass if nothing of this one could be read.
+            stood = self._at.position if self._at.epoch == run.start.epoch else 0
+            self._at = self._at._replace(epoch=run.start.epoch, position=max(stood, end.position))
 
     @property
     def _step(self) -> int:

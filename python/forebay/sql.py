@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal
 from importlib import resources
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Never
@@ -16,6 +15,7 @@ from forebay.exceptions import ColumnNotFoundError, QueryError, SettingError
 from forebay.iteration import Iteration
 from forebay.options import check_named, check_text
 from forebay.packages import import_for
+from forebay.python_values import array_of_one, to_array
 
 if TYPE_CHECKING:
     from forebay.dataset import Dataset
@@ -149,63 +149,11 @@ def make_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
 
     def make(name: str, value: Any) -> Any:
         try:
-            return _one_value(_python_value(value))
+            return array_of_one(value)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise SettingError(f"params: `{name}` has no SQL type: {error}") from error
 
     return {name: make(name, value) for name, value in given.items()}
-
-
-def _python_value(value: Any) -> Any:
-    """Returns values of arrays as Python values, except nanoseconds, which `tolist` turns into integers.
-
-    Nanoseconds of pandas are handled here, as pyarrow truncates them.
-    """
-    # `NaT` has `nan` there, an index of pandas has another index, and an interval of Arrow has no `value`.
-    parts = (getattr(value, "nanosecond", 0), getattr(value, "nanoseconds", 0))
-    if hasattr(value, "value") and any(isinstance(part, int) and part for part in parts):
-        return _nanoseconds(value)
-    if str(getattr(value, "dtype", ""))[-4:] in ("[ns]", "[ps]", "[fs]", "[as]"):
-        return [_python_value(part) for part in value] if value.ndim else value[()]
-    if isinstance(value, memoryview):
-        return bytes(value)
-    # Arrays and scalars of pyarrow, of NumPy, pandas and torch, of Polars.
-    for method in ("to_pylist", "tolist", "to_list"):
-        if hasattr(value, method):
-            return getattr(value, method)()
-    if type(value).__name__ in ("NAType", "NaTType"):
-        return None
-    return list(value) if isinstance(value, tuple | range) else value
-
-
-def _nanoseconds(value: Any) -> Any:
-    """Returns a `Timestamp` or `Timedelta` of pandas as a scalar of pyarrow."""
-    import pyarrow as pa
-
-    if hasattr(value, "nanoseconds"):
-        return pa.scalar(value.value, pa.duration("ns"))
-    zone = None if value.tzinfo is None else pa.lib.tzinfo_to_string(value.tzinfo)
-    return pa.scalar(value.value, pa.timestamp("ns", zone))
-
-
-def _one_value(value: Any) -> Any:
-    """Returns an array of one value; integers too large for `int64` become `uint64` or decimals."""
-    import pyarrow as pa
-
-    try:
-        return pa.array([value])
-    except OverflowError:
-        try:
-            return pa.array([_with_integers(value, lambda integer: pa.scalar(integer, pa.uint64()))])
-        except (pa.ArrowInvalid, OverflowError):
-            return pa.array([_with_integers(value, Decimal)])
-
-
-def _with_integers(value: Any, make: Callable[[int], Any]) -> Any:
-    """Returns a value with `make` applied to its integers, also in lists."""
-    if isinstance(value, list | tuple):
-        return [_with_integers(part, make) for part in value]
-    return make(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def make_tables(tables: Mapping[str, Any] | None, load: Callable[[str], Dataset]) -> dict[str, Any]:
@@ -223,7 +171,7 @@ def make_tables(tables: Mapping[str, Any] | None, load: Callable[[str], Dataset]
             if any(isinstance(column, Dataset) for column in table.values()):
                 raise SettingError(f"tables: `{name}` is several splits; choose one, as in ds['{next(iter(table))}']")
             try:
-                table = pa.table(dict(table))
+                table = pa.table({name: to_array(column) for name, column in table.items()})
             except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
                 raise SettingError(f"tables: `{name}` is not a dict of columns: {error}") from error
         if not hasattr(table, "__arrow_c_stream__") and not hasattr(table, "__arrow_c_array__"):

@@ -126,6 +126,23 @@ pub(super) fn is_settled(store: &StoreKey, object: &Object) -> bool {
     *store != StoreKey::Local || changed().is_some_and(|changed| changed + SETTLED_AFTER < since_epoch)
 }
 
+/// Returns a hash of the places and versions of all objects, each with its store; `None` if one of them may change
+/// without another tag, or has none.
+pub(super) fn versions<'a>(stores: &[Store], objects: impl Iterator<Item = (usize, &'a Object)>) -> Option<String> {
+    let mut hash = Sha256::new();
+    for text in stores.iter().flat_map(Store::identity) {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    for (store, object) in objects {
+        let key = stores[store].key();
+        let (_, version) = id_of(&as_kept(key, object)).filter(|_| is_settled(key, object))?;
+        hash.update((store as u64).to_le_bytes());
+        hash.update(version);
+    }
+    Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Returns a hash of an object's path, and one of its version; `None` without a strong e-tag.
 fn id_of(object: &Object) -> Option<(Id, Id)> {
     let tag = object.e_tag.as_deref().filter(|tag| !tag.starts_with("W/") && !tag.is_empty())?;

@@ -15,6 +15,7 @@ use arrow_data::transform::MutableArrayData;
 use arrow_schema::{DataType, Field, FieldRef};
 
 use super::Fragment;
+use crate::cast;
 use crate::error::{Error, Result};
 
 /// How Hive, Spark and pyarrow write NULL.
@@ -173,8 +174,15 @@ fn as_stored(
     fragment: &Fragment,
     fragments: &[Fragment],
 ) -> Result<Constant> {
-    let options = CastOptions { safe: false, ..CastOptions::default() };
-    let value = cast_with_options(&StringArray::from(vec![text]), field.data_type(), &options);
+    let written: ArrayRef = Arc::new(StringArray::from(vec![text]));
+    let value = match field.data_type() {
+        // Text that names no zone is taken for one of the column's.
+        zoned @ DataType::Timestamp(_, Some(_)) => {
+            let options = CastOptions { safe: false, ..CastOptions::default() };
+            cast_with_options(&written, zoned, &options)
+        }
+        other => cast::to_feature(&written, other),
+    };
     value.map(|value| Constant::Stored(value, text.into())).map_err(|_| Error::FolderMismatch {
         url: fragment.object.url.clone(),
         column: field.name().clone(),

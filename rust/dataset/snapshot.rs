@@ -248,6 +248,12 @@ impl Snapshot {
         })
     }
 
+    /// Returns a hash of all objects' places and versions, so that what is cached for them is never used for others;
+    /// `None` if one of them could change unnoticed.
+    pub(crate) fn versions(&self) -> Option<String> {
+        pack::versions(&self.stores, self.fragments.iter().map(|fragment| (fragment.store, &fragment.object)))
+    }
+
     /// Returns the name of the split in a manifest.
     fn split_name(&self) -> &str {
         self.split.as_deref().unwrap_or("train")

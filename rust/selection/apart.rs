@@ -16,7 +16,7 @@ use datafusion::logical_expr::preimage::PreimageResult;
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::{
     BinaryExpr, Cast, ColumnarValue, Expr, ExprSchemable, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
-    ScalarUDFImpl, Signature,
+    ScalarUDFImpl, Signature, lit, when,
 };
 
 use super::numbers;
@@ -26,6 +26,9 @@ const CASTS: [&str; 2] = ["arrow_cast", "cast_to_type"];
 
 /// Functions that become casts which yield NULL if they fail.
 const TRIED_CASTS: [&str; 2] = ["arrow_try_cast", "try_cast_to_type"];
+
+/// Functions of two lists that overlook NULL if the other list is empty, in a constant or in all rows of a batch.
+const OF_LISTS: [&str; 2] = ["array_has_all", "array_has_any"];
 
 /// An empty group, which changes neither what a regular expression matches nor which of its alternatives does, and for
 /// which there is no `LIKE`.
@@ -44,6 +47,7 @@ pub(crate) fn from_simplifier(expr: Expr, schema: &DFSchema) -> PlanResult<Expr>
             Expr::ScalarFunction(call) => match call.name() {
                 "regexp_like" => Transformed::yes(Expr::ScalarFunction(matched_apart(call))),
                 "date_part" => Transformed::yes(Expr::ScalarFunction(with_known_years(call))),
+                name if OF_LISTS.contains(&name) => Transformed::yes(unless_null(call)?),
                 name if CASTS.contains(&name) => {
                     let from = call.args.first().map(|value| value.get_type(schema)).transpose()?;
                     let cast = Expr::ScalarFunction(call);
@@ -85,9 +89,12 @@ fn literal_in(expr: &Expr) -> Option<&ScalarValue> {
     }
 }
 
-/// Returns a pattern that matches the same, and has no equivalent `LIKE`.
+/// Returns a pattern that matches the same, and has no equivalent `LIKE`; an invalid one as it is.
 fn without_like(pattern: Expr) -> Expr {
-    let longer = |text: &str| Some(format!("{NO_LIKE}{text}"));
+    let longer = |text: &str| {
+        let group = if regex_syntax::parse(text).is_ok() { NO_LIKE } else { "" };
+        Some(format!("{group}{text}"))
+    };
     match pattern {
         Expr::Cast(Cast { expr, field }) => Expr::Cast(Cast { expr: Box::new(without_like(*expr)), field }),
         Expr::Literal(ScalarValue::Utf8(Some(text)), of) => Expr::Literal(ScalarValue::Utf8(longer(&text)), of),
@@ -105,6 +112,12 @@ fn matched_apart(mut call: ScalarFunction) -> ScalarFunction {
         *pattern = without_like(std::mem::take(pattern));
     }
     call
+}
+
+/// Returns the call of a function with a condition of truth, or NULL if one of its arguments is.
+fn unless_null(call: ScalarFunction) -> PlanResult<Expr> {
+    let is_null = call.args.iter().cloned().map(Expr::is_null).reduce(Expr::or).unwrap_or_else(|| lit(false));
+    when(is_null, lit(ScalarValue::Boolean(None))).otherwise(Expr::ScalarFunction(call))
 }
 
 /// Returns the call of `date_part` as one of [`KnownYears`].
@@ -153,18 +166,22 @@ impl ScalarUDFImpl for KnownYears {
 mod tests {
     use arrow_schema::{Field, Schema, TimeUnit};
     use datafusion::functions::expr_fn::{date_part, regexp_like};
-    use datafusion::logical_expr::{binary_expr, col, lit};
+    use datafusion::logical_expr::{binary_expr, col};
     use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
     use super::*;
 
     fn simple(expr: Expr) -> String {
+        simplified(expr).unwrap().to_string()
+    }
+
+    fn simplified(expr: Expr) -> PlanResult<Expr> {
         let time = DataType::Timestamp(TimeUnit::Nanosecond, None);
         let fields = vec![Field::new("text", DataType::Utf8, true), Field::new("time", time, true)];
         let schema = Arc::new(DFSchema::try_from(Schema::new(fields)).unwrap());
         let simplifier = ExprSimplifier::new(SimplifyContext::builder().with_schema(Arc::clone(&schema)).build());
         let coerced = simplifier.coerce(expr, &schema).unwrap();
-        simplifier.simplify(from_simplifier(coerced, &schema).unwrap()).unwrap().to_string()
+        simplifier.simplify(from_simplifier(coerced, &schema).unwrap())
     }
 
     #[test]
@@ -175,6 +192,10 @@ mod tests {
         assert_eq!(matches("été"), "text LIKE Utf8(\"%été%\")");
         for pattern in [r"\\frac", r"^\\begin", r"\\", r"\x5cfrac", ".*", "", "^", "$", "^(a|b)$", r"a|\\b", "a.b"] {
             assert_eq!(matches(pattern), format!("text ~ Utf8(\"(){pattern}\")"));
+        }
+        for invalid in ["*", "a(", "["] {
+            let refused = simplified(binary_expr(col("text"), Operator::RegexMatch, lit(invalid))).unwrap_err();
+            assert!(refused.to_string().contains(&format!("    {invalid}\n")), "{refused}");
         }
         let ignoring_case = binary_expr(col("text"), Operator::RegexIMatch, lit("ab"));
         assert_eq!(simple(ignoring_case), "text ~* Utf8(\"()ab\")");

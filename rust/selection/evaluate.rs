@@ -43,9 +43,8 @@ impl Evaluator {
         let unusable = |reason| Error::Sql { sql: sql::shortened(text), reason };
         let schema = Schema::new(columns.iter().map(|&i| snapshot.schema.field(i).clone()).collect::<Vec<_>>());
         let df_schema = DFSchema::try_from(schema.clone()).map_err(|error| unusable(sql::reason(&error)))?;
-        let predicate = sql::session()
-            .create_physical_expr(filter.clone(), &df_schema)
-            .map_err(|error| unusable(sql::reason(&error)))?;
+        let planned = panics::caught(|| sql::session().create_physical_expr(filter.clone(), &df_schema));
+        let predicate = planned.map_err(unusable)?.map_err(|error| unusable(sql::reason(&error)))?;
         let compared = Compared::of(filter).filter(|_| columns.len() == 1);
         let (snapshot, columns) = (Arc::clone(snapshot), columns.into());
         let this = Self { snapshot, columns, predicate, compared, passes_nulls: Arc::default() };

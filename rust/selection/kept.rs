@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use datafusion::DATAFUSION_VERSION;
-use sha2::{Digest, Sha256};
 
 use super::codec::{put_number, put_sets, take_number, take_sets};
 use super::{Report, Selection, sizes};
@@ -20,7 +19,7 @@ const KIND: &str = "selections";
 
 /// Changes when the layout of an entry does (counts of the report, then the rows), and when filters come to select
 /// other rows.
-const LAYOUT: &str = "3";
+const LAYOUT: &str = "4";
 
 /// The cache entry of one selection.
 #[derive(Debug, Clone)]
@@ -38,7 +37,8 @@ impl Kept {
 
     fn new(cache: Cache, snapshot: &Snapshot, query: &[String]) -> Option<Self> {
         let versions = [LAYOUT, env!("CARGO_PKG_VERSION"), DATAFUSION_VERSION].map(str::to_owned);
-        let identity = [snapshot.fingerprint.clone(), tags(snapshot)?];
+        // Fingerprints are those of copies, too, whose bytes nobody compared.
+        let identity = [snapshot.fingerprint.clone(), snapshot.versions()?];
         Some(Self { cache, key: versions.into_iter().chain(identity).chain(query.iter().cloned()).collect() })
     }
 
@@ -96,19 +96,6 @@ impl Kept {
 
 async fn blocking<T: Send + 'static>(io: &Io, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     io.spawn_blocking(work).await.map_err(|panic| Error::Internal { reason: panic.to_string() })
-}
-
-/// Returns a hash of the objects' e-tags; `None` if one has none, as on some web servers: another object could have the
-/// same size and statistics. Fingerprints exclude tags of local files, since they differ between copies; so a selection
-/// is not shared with a copy, which costs one evaluation.
-fn tags(snapshot: &Snapshot) -> Option<String> {
-    let mut hash = Sha256::new();
-    for fragment in &snapshot.fragments {
-        let tag = fragment.object.entity_tag()?;
-        hash.update((tag.len() as u64).to_le_bytes());
-        hash.update(tag);
-    }
-    Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn encode(selection: &Selection, sizes: &[u32]) -> Vec<u8> {

@@ -110,6 +110,7 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
             (query.settings.is_some(), "`SETTINGS` is not supported; leave it out"),
             (query.format_clause.is_some(), "`FORMAT` is not supported; leave it out"),
             (names_windows(&query.order_by), NAMED_ELSEWHERE),
+            (counts_rows(&query.body), COUNTED),
         ])
     }
 
@@ -202,6 +203,17 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
 const DERIVED: &str = "a window cannot extend another one; write out its `PARTITION BY`, `ORDER BY` and frame";
 
 const NAMED_ELSEWHERE: &str = "a window can be used by name only in the list after `SELECT`; write the window out";
+
+const COUNTED: &str = "`INTERSECT ALL` and `EXCEPT ALL` are not supported; number equal rows on both sides, as in \
+                       `SELECT x, row_number() OVER (PARTITION BY x) FROM ...`, and leave `ALL` out";
+
+/// Returns whether a set operation pairs equal rows, which the planner does not.
+fn counts_rows(set: &ast::SetExpr) -> bool {
+    use ast::{SetOperator, SetQuantifier};
+    let ast::SetExpr::SetOperation { op, set_quantifier, left, right } = set else { return false };
+    let is_counted = matches!(set_quantifier, SetQuantifier::All | SetQuantifier::AllByName);
+    is_counted && *op != SetOperator::Union || counts_rows(left) || counts_rows(right)
+}
 
 /// Returns whether an item is all columns whose names match a pattern.
 fn is_of_a_pattern(item: &ast::SelectItem) -> bool {

@@ -3,9 +3,11 @@
 use datafusion::common::DataFusionError;
 
 /// Advice on errors of values, and on syntax of other dialects.
-const HINTS: [(&str, &str); 14] = [
+const HINTS: [(&str, &str); 16] = [
     ("Divide by zero", "; divide by `nullif(x, 0)` to leave such rows out"),
     ("Overflow happened", "; cast to a wider type, such as `CAST(x AS DECIMAL(38, 0))`"),
+    ("comparison operation Boolean", "; a Boolean is a condition of its own: write `x` or `NOT x`"),
+    ("comparison operation Timestamp", "; write a time: `TIMESTAMP '2026-01-01'`, `to_timestamp(1767225600)`"),
     ("with [List(", "; to ask whether a list contains a value, write `x = ANY(values)`"),
     ("Expected: (, found: $", "; to ask whether a list contains a value, write `x = ANY($name)`"),
     ("PGOverlap", "; write `AND` for `&&`"),

@@ -33,7 +33,7 @@ use super::passed_over::passed_over;
 pub(crate) use super::reason::reason;
 use super::{apart, constants, floats, lists, literals, numbers, parser};
 use crate::error::{Error, Result};
-use crate::sql::{Names, Operators, Types, any, compared_in_their_unit, planned_here};
+use crate::sql::{Names, Operators, Types, any, compared_in_their_unit, planned_here, rules};
 use crate::{features, panics};
 
 /// Stack of the thread that parses and plans: virtual memory, touched only as deep as a query nests.
@@ -357,9 +357,12 @@ pub(crate) fn session() -> &'static SessionState {
         options.sql_parser.enable_ident_normalization = false;
         options.sql_parser.map_string_types_to_utf8view = false;
         options.sql_parser.collect_spans = true;
+        // It takes every NaN for another group.
+        options.optimizer.enable_topk_aggregation = false;
         let mut config = SessionConfig::from(options);
         config = config.set_str("datafusion.sql_parser.recursion_limit", MAX_NESTING);
         let builder = SessionStateBuilder::new().with_config(config).with_default_features();
+        let builder = builder.with_optimizer_rules(rules::logical()).with_physical_optimizer_rules(rules::physical());
         let mut state = builder.with_type_planner(Arc::new(Types)).build();
         for function in crate::sql::vector_functions().iter().chain([crate::sql::cast_function(), &any::function()]) {
             // The name is still unused, and nothing else can fail.

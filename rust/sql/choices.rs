@@ -43,10 +43,11 @@ pub(super) fn of_call(call: &ScalarFunction, schema: &DFSchema) -> Option<Expr> 
 
 /// Returns the `CASE WHEN x = y` for a `CASE x WHEN y` on timestamps, dates or times of day.
 fn searched(case: &Case, schema: &DFSchema) -> Option<Case> {
-    use DataType::{Date32, Date64, Time32, Time64, Timestamp};
+    use DataType::{Date32, Date64, FixedSizeBinary, Time32, Time64, Timestamp};
     let sought = case.expr.as_deref()?;
     let of_sought = sought.get_type(schema).ok()?;
-    if !matches!(of_sought, Timestamp(..) | Date32 | Date64 | Time32(_) | Time64(_)) {
+    // The engine panics if bytes of a fixed length are looked up.
+    if !matches!(of_sought, Timestamp(..) | Date32 | Date64 | Time32(_) | Time64(_) | FixedSizeBinary(_)) {
         return None;
     }
     let is_equal = |when: &Expr| {

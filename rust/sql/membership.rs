@@ -2,7 +2,8 @@
 //!
 //! It is NULL if `x` is, or if `x` is not among the values and one of these is NULL. The engine respects that only for
 //! a condition that consists of `x NOT IN (SELECT ...)`. Inside others it uses a join, which has false for NULL, so
-//! that `x NOT IN (SELECT ...) OR y` would keep too many rows. There, a `CASE` adds what the join omits.
+//! that `x NOT IN (SELECT ...) OR y` would keep too many rows. There, a `CASE` adds what the join omits; and for a
+//! correlated `SELECT` or a constant, for which the engine has no join with NULL.
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Result as PlanResult, ScalarValue};
@@ -39,6 +40,11 @@ fn told(condition: Expr, is_whole: bool) -> PlanResult<Transformed<Expr>> {
             let Expr::InSubquery(inner) = *inner else { return Ok(Transformed::no(Expr::Not(inner))) };
             let flipped = Expr::InSubquery(InSubquery { negated: !inner.negated, ..inner });
             Ok(Transformed::new_transformed(told(flipped, is_whole)?.data, true))
+        }
+        Expr::InSubquery(inner)
+            if inner.negated && (!inner.subquery.outer_ref_columns.is_empty() || !inner.expr.any_column_refs()) =>
+        {
+            three_valued(inner).map(Transformed::yes)
         }
         Expr::InSubquery(inner) if is_whole || !inner.negated => Ok(Transformed::no(Expr::InSubquery(inner))),
         other => other.transform_up(|node| match node {

@@ -33,6 +33,7 @@ mod operators;
 mod parameters;
 mod plan;
 mod provider;
+pub(crate) mod rules;
 mod run;
 mod sample;
 mod scan;
@@ -40,6 +41,7 @@ mod sliding;
 mod table;
 mod ties;
 mod trace;
+mod under_null;
 mod vector;
 mod windows;
 

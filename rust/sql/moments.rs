@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue};
+use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue, plan_err};
 use datafusion::logical_expr::expr::InList;
-use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, Operator, binary_expr, cast, lit, not};
+use datafusion::logical_expr::{Between, BinaryExpr, Cast, Expr, ExprSchemable, Operator, binary_expr, cast, lit, not};
 
 use super::choices::{of_call, of_case};
 use crate::selection::literals::{negated_if, of_between};
@@ -24,6 +24,7 @@ use crate::selection::sql::balance;
 /// Rewrites comparisons with values that a column cannot represent to ones it can.
 pub(crate) fn compared_in_their_unit(expr: Expr, schema: &DFSchema) -> PlanResult<Transformed<Expr>> {
     expr.transform_up(|node| {
+        check_days(&node, schema)?;
         let replaced = match &node {
             Expr::BinaryExpr(BinaryExpr { left, op, right }) => of_two(left, *op, right, schema),
             Expr::Between(between) => of_between(between, |moment, op, bound| of_two(moment, op, bound, schema)),
@@ -34,6 +35,27 @@ pub(crate) fn compared_in_their_unit(expr: Expr, schema: &DFSchema) -> PlanResul
         };
         Ok(replaced.map_or_else(|| Transformed::no(node), Transformed::yes))
     })
+}
+
+/// Refuses a date beside an integer, which the engine takes for days since 1970: `day > 2020`.
+fn check_days(node: &Expr, schema: &DFSchema) -> PlanResult<()> {
+    let check = |day: &Expr, number: &Expr| match literal_of(number) {
+        Some((value, None)) if value.data_type().is_integer() => match day.get_type(schema) {
+            Ok(DataType::Date32 | DataType::Date64) => plan_err!(
+                "`{day}` is a date, and {value} a number; write `DATE '2026-01-01'`, or `date_part('year', {day})`"
+            ),
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    };
+    match node {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) if is_comparison(*op) => {
+            check(left, right).and_then(|()| check(right, left))
+        }
+        Expr::Between(Between { expr, low, high, .. }) => check(expr, low).and_then(|()| check(expr, high)),
+        Expr::InList(InList { expr, list, .. }) => list.iter().try_for_each(|item| check(expr, item)),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the equivalent of a comparison for which the engine does not support the two types, or not all their values.

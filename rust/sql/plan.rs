@@ -26,7 +26,7 @@ use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use sha2::{Digest, Sha256};
 
-use super::aggregates::exact_aggregates;
+use super::aggregates::{exact_aggregates, with_wide_means};
 use super::keys::{OrderedOnce, distinct_once};
 use super::labels::Names;
 use super::membership::with_unknown_members;
@@ -34,6 +34,7 @@ use super::moments::compared_in_their_unit;
 use super::operators::planned_here;
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
+use super::under_null::fields_under_null;
 use super::windows::framed_by_peers;
 use super::{Function, Request, Table, bounds, parameters};
 use crate::dataset::Snapshot;
@@ -88,7 +89,8 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
         options.verify_plan(&plan).map_err(failed)?;
         let mut names = Names::default();
-        let plan = replace_literals(parameters::values_for(plan).map_err(failed)?, &mut names).map_err(failed)?;
+        let plan = parameters::values_for(plan).and_then(with_wide_means).map_err(failed)?;
+        let plan = replace_literals(plan, &mut names).map_err(failed)?;
         if let Some(refused) = names.refused {
             return Err(refused);
         }
@@ -237,7 +239,8 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
         let table: Arc<dyn TableProvider> = match table {
             Table::Dataset(dataset) => Arc::new(DatasetTable::new(dataset, false)),
             Table::Batches(schema, batches) => {
-                let canonical = batches.iter().map(floats::canonical_columns).collect::<Result<Vec<_>, _>>();
+                let canonical = batches.iter().map(|batch| floats::canonical_columns(&fields_under_null(batch)?));
+                let canonical = canonical.collect::<Result<Vec<_>, _>>();
                 let table = canonical
                     .map_err(DataFusionError::from)
                     .and_then(|batches| MemTable::try_new(Arc::clone(schema), vec![batches]));

@@ -1,4 +1,4 @@
-//! Sums, means and deviations over frames with a moving start.
+//! Sums, means, deviations and what relates two columns, over frames with a moving start.
 //!
 //! The engine subtracts what leaves a frame from what it has added. That rounds twice, and a NaN or an infinity never
 //! leaves. Here a frame is a queue of two stacks (Tangwongsan et al., "General incremental sliding-window aggregation",
@@ -30,6 +30,25 @@ pub(super) fn of_floats(name: &str) -> Option<AggregateUDF> {
     Some(AggregateUDF::new_from_impl(Sliding::new(name, statistic)))
 }
 
+/// Returns the replacement for an aggregate of pairs of doubles, if it needs one.
+pub(super) fn of_pairs(name: &str) -> Option<AggregateUDF> {
+    let (name, statistic) = match name {
+        "covar_samp" => ("covar_samp", PairStatistic::Covariance { num_free: 1 }),
+        "covar_pop" => ("covar_pop", PairStatistic::Covariance { num_free: 0 }),
+        "corr" => ("corr", PairStatistic::Correlation),
+        "regr_slope" => ("regr_slope", PairStatistic::Slope),
+        "regr_intercept" => ("regr_intercept", PairStatistic::Intercept),
+        "regr_r2" => ("regr_r2", PairStatistic::Determination),
+        "regr_avgx" => ("regr_avgx", PairStatistic::MeanX),
+        "regr_avgy" => ("regr_avgy", PairStatistic::MeanY),
+        "regr_sxx" => ("regr_sxx", PairStatistic::SquaresX),
+        "regr_syy" => ("regr_syy", PairStatistic::SquaresY),
+        "regr_sxy" => ("regr_sxy", PairStatistic::Products),
+        _ => return None,
+    };
+    Some(AggregateUDF::new_from_impl(Sliding::new(name, Statistic::OfPairs(statistic))))
+}
+
 /// Returns the replacement for the sum of distinct 128-bit decimals.
 pub(super) fn of_different_decimals() -> AggregateUDF {
     AggregateUDF::new_from_impl(Sliding::new("sum", Statistic::DistinctSum))
@@ -50,6 +69,25 @@ enum Statistic {
         num_free: u8,
     },
     DistinctSum,
+    OfPairs(PairStatistic),
+}
+
+/// The statistic of the pairs of a frame, whose first values are the `y`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum PairStatistic {
+    /// The sum of products divided by the number of pairs minus `num_free`.
+    Covariance {
+        num_free: u8,
+    },
+    Correlation,
+    Slope,
+    Intercept,
+    Determination,
+    MeanX,
+    MeanY,
+    SquaresX,
+    SquaresY,
+    Products,
 }
 
 /// An aggregate only for windows.
@@ -62,7 +100,8 @@ struct Sliding {
 
 impl Sliding {
     fn new(name: &'static str, statistic: Statistic) -> Self {
-        Self { name, statistic, signature: Signature::any(1, Volatility::Immutable) }
+        let num_arguments = if matches!(statistic, Statistic::OfPairs(_)) { 2 } else { 1 };
+        Self { name, statistic, signature: Signature::any(num_arguments, Volatility::Immutable) }
     }
 }
 
@@ -80,13 +119,24 @@ impl AggregateUDFImpl for Sliding {
     }
 
     fn accumulator(&self, arguments: AccumulatorArgs<'_>) -> PlanResult<Box<dyn Accumulator>> {
-        Ok(match *arguments.return_type() {
-            DataType::Decimal128(precision, scale) => {
+        Ok(match (arguments.return_type(), self.statistic) {
+            (&DataType::Decimal128(precision, scale), _) => {
                 Box::new(DistinctSum { precision, scale, counts: HashMap::new(), sum: 0 })
             }
+            (_, Statistic::OfPairs(statistic)) => Box::new(PairFrame { statistic, pairs: Queue::default() }),
             _ => Box::new(Frame { statistic: self.statistic, ..Frame::default() }),
         })
     }
+}
+
+/// What a frame knows of some rows.
+trait Summary: Copy + Default {
+    type Row: Copy;
+
+    fn of(row: Self::Row) -> Self;
+
+    /// Returns the summary of the rows of both.
+    fn and(self, other: Self) -> Self;
 }
 
 /// The combined moments of some rows.
@@ -99,13 +149,15 @@ struct Moments {
     squares: f64,
 }
 
-impl Moments {
+impl Summary for Moments {
+    type Row = f64;
+
     fn of(value: f64) -> Self {
         let squares = if value.is_finite() { 0.0 } else { f64::NAN };
         Self { num_values: 1.0, sum: value, mean: value, squares }
     }
 
-    /// Returns the moments of the rows of both (Chan et al. 1979).
+    /// Combines them as Chan et al. (1979) do.
     fn and(self, other: Self) -> Self {
         if self.num_values == 0.0 {
             return other;
@@ -126,44 +178,108 @@ impl Moments {
     }
 }
 
-/// The values of a frame, in order of arrival.
-#[derive(Debug, Default)]
-struct Frame {
-    statistic: Statistic,
-    /// For each of the older values, the next to leave last: the moments of it and the following older ones.
-    older: Vec<Moments>,
-    newer: Vec<f64>,
-    of_newer: Moments,
+impl Moments {
+    fn total_mean(&self) -> f64 {
+        self.sum / self.num_values
+    }
+
+    /// Returns the number of rows minus `num_free`, if any remain.
+    fn num_above(&self, num_free: u8) -> Option<f64> {
+        Some(self.num_values - f64::from(num_free)).filter(|num| *num > 0.0)
+    }
 }
 
-impl Frame {
-    fn push(&mut self, value: f64) {
-        self.newer.push(value);
-        self.of_newer = self.of_newer.and(Moments::of(value));
+/// The combined moments of some pairs.
+#[derive(Debug, Clone, Copy, Default)]
+struct PairMoments {
+    y: Moments,
+    x: Moments,
+    /// Sum of the products of the distances from the means.
+    products: f64,
+}
+
+impl Summary for PairMoments {
+    type Row = (f64, f64);
+
+    fn of((y, x): (f64, f64)) -> Self {
+        let (y, x) = (Moments::of(y), Moments::of(x));
+        // Zero, or NaN if a value is not finite.
+        Self { y, x, products: y.squares + x.squares }
+    }
+
+    fn and(self, other: Self) -> Self {
+        if self.y.num_values == 0.0 {
+            return other;
+        }
+        if other.y.num_values == 0.0 {
+            return self;
+        }
+        let (y, x) = (self.y.and(other.y), self.x.and(other.x));
+        let distances = (other.y.mean - self.y.mean) * (other.x.mean - self.x.mean);
+        let weight = self.y.num_values * other.y.num_values / y.num_values;
+        Self { y, x, products: self.products + other.products + distances * weight }
+    }
+}
+
+/// The rows of a frame, in order of arrival.
+#[derive(Debug)]
+struct Queue<S: Summary> {
+    /// For each of the older rows, the next to leave last: the summary of it and the following older ones.
+    older: Vec<S>,
+    newer: Vec<S::Row>,
+    of_newer: S,
+}
+
+impl<S: Summary> Default for Queue<S> {
+    fn default() -> Self {
+        Self { older: Vec::new(), newer: Vec::new(), of_newer: S::default() }
+    }
+}
+
+impl<S: Summary> Queue<S> {
+    fn push(&mut self, row: S::Row) {
+        self.newer.push(row);
+        self.of_newer = self.of_newer.and(S::of(row));
     }
 
     fn pop(&mut self) {
         if self.older.is_empty() {
-            let mut behind = Moments::default();
-            self.older.extend(self.newer.drain(..).rev().map(|value| {
-                behind = Moments::of(value).and(behind);
+            let mut behind = S::default();
+            self.older.extend(self.newer.drain(..).rev().map(|row| {
+                behind = S::of(row).and(behind);
                 behind
             }));
-            self.of_newer = Moments::default();
+            self.of_newer = S::default();
         }
         self.older.pop();
     }
+
+    /// Returns the summary of all rows.
+    fn summary(&self) -> S {
+        self.older.last().copied().unwrap_or_default().and(self.of_newer)
+    }
+
+    fn capacity_bytes(&self) -> usize {
+        self.older.capacity() * size_of::<S>() + self.newer.capacity() * size_of::<S::Row>()
+    }
+}
+
+/// A frame of a column.
+#[derive(Debug, Default)]
+struct Frame {
+    statistic: Statistic,
+    values: Queue<Moments>,
 }
 
 impl Accumulator for Frame {
     fn update_batch(&mut self, values: &[ArrayRef]) -> PlanResult<()> {
-        values[0].as_primitive::<Float64Type>().iter().flatten().for_each(|value| self.push(value));
+        values[0].as_primitive::<Float64Type>().iter().flatten().for_each(|value| self.values.push(value));
         Ok(())
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> PlanResult<()> {
         // Rows leave in the order in which they arrived.
-        (values[0].null_count()..values[0].len()).for_each(|_| self.pop());
+        (values[0].null_count()..values[0].len()).for_each(|_| self.values.pop());
         Ok(())
     }
 
@@ -172,21 +288,86 @@ impl Accumulator for Frame {
     }
 
     fn evaluate(&mut self) -> PlanResult<ScalarValue> {
-        let all = self.older.last().copied().unwrap_or_default().and(self.of_newer);
-        let variance = |num_free: u8| {
-            Some(all.num_values - f64::from(num_free)).filter(|num| *num > 0.0).map(|num| all.squares / num)
-        };
+        let all = self.values.summary();
+        let variance = |num_free: u8| all.num_above(num_free).map(|num| all.squares / num);
         let value = match self.statistic {
             Statistic::Variance { num_free } => variance(num_free),
             Statistic::Deviation { num_free } => variance(num_free).map(f64::sqrt),
-            Statistic::Mean => (all.num_values > 0.0).then(|| all.sum / all.num_values),
-            Statistic::Sum | Statistic::DistinctSum => (all.num_values > 0.0).then_some(all.sum),
+            Statistic::Mean => (all.num_values > 0.0).then(|| all.total_mean()),
+            Statistic::Sum | Statistic::DistinctSum | Statistic::OfPairs(_) => {
+                (all.num_values > 0.0).then_some(all.sum)
+            }
         };
         Ok(ScalarValue::Float64(value))
     }
 
     fn size(&self) -> usize {
-        size_of_val(self) + self.older.capacity() * size_of::<Moments>() + self.newer.capacity() * size_of::<f64>()
+        size_of_val(self) + self.values.capacity_bytes()
+    }
+
+    fn state(&mut self) -> PlanResult<Vec<ScalarValue>> {
+        not_impl_err!("frames are not computed in parts")
+    }
+
+    fn merge_batch(&mut self, _states: &[ArrayRef]) -> PlanResult<()> {
+        not_impl_err!("frames are not computed in parts")
+    }
+}
+
+/// A frame of two columns. Pairs with a NULL do not count.
+#[derive(Debug)]
+struct PairFrame {
+    statistic: PairStatistic,
+    pairs: Queue<PairMoments>,
+}
+
+/// Returns the pairs of two columns that have no NULL.
+fn pairs_of(values: &[ArrayRef]) -> impl Iterator<Item = (f64, f64)> {
+    let [y, x] = [0, 1].map(|column| values[column].as_primitive::<Float64Type>().iter());
+    y.zip(x).filter_map(|(y, x)| y.zip(x))
+}
+
+impl Accumulator for PairFrame {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> PlanResult<()> {
+        pairs_of(values).for_each(|pair| self.pairs.push(pair));
+        Ok(())
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> PlanResult<()> {
+        pairs_of(values).for_each(|_| self.pairs.pop());
+        Ok(())
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
+
+    fn evaluate(&mut self) -> PlanResult<ScalarValue> {
+        let PairMoments { y, x, products } = self.pairs.summary();
+        let is_line = y.num_values > 1.0 && x.squares != 0.0;
+        let slope = products / x.squares;
+        let of_any = |value: f64| (y.num_values > 0.0).then_some(value);
+        let value = match self.statistic {
+            PairStatistic::Covariance { num_free } => y.num_above(num_free).map(|num| products / num),
+            // As for the engine, NULL if only one column has a NaN.
+            PairStatistic::Correlation if y.squares.is_nan() != x.squares.is_nan() => None,
+            PairStatistic::Correlation => {
+                (is_line && y.squares != 0.0).then(|| products / x.squares.sqrt() / y.squares.sqrt())
+            }
+            PairStatistic::Slope => is_line.then_some(slope),
+            PairStatistic::Intercept => is_line.then_some(y.mean - slope * x.mean),
+            PairStatistic::Determination => (is_line && y.squares != 0.0).then(|| slope * (products / y.squares)),
+            PairStatistic::MeanX => of_any(x.total_mean()),
+            PairStatistic::MeanY => of_any(y.total_mean()),
+            PairStatistic::SquaresX => of_any(x.squares),
+            PairStatistic::SquaresY => of_any(y.squares),
+            PairStatistic::Products => of_any(products),
+        };
+        Ok(ScalarValue::Float64(value))
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(self) + self.pairs.capacity_bytes()
     }
 
     fn state(&mut self) -> PlanResult<Vec<ScalarValue>> {
@@ -267,15 +448,48 @@ mod tests {
     use super::*;
 
     /// Returns a statistic for each of the frames, whose starts and ends never go back.
-    fn slide(mut state: impl Accumulator, column: &ArrayRef, frames: &[(usize, usize)]) -> Vec<ScalarValue> {
+    fn slide(state: impl Accumulator, column: &ArrayRef, frames: &[(usize, usize)]) -> Vec<ScalarValue> {
+        slide_columns(state, std::slice::from_ref(column), frames)
+    }
+
+    fn slide_columns(mut state: impl Accumulator, columns: &[ArrayRef], frames: &[(usize, usize)]) -> Vec<ScalarValue> {
         let (mut start, mut end) = (0, 0);
+        let rows = |start, end| columns.iter().map(|column| column.slice(start, end - start)).collect::<Vec<_>>();
         let slid = frames.iter().map(|&frame| {
-            state.update_batch(&[column.slice(end, frame.1 - end)]).unwrap();
-            state.retract_batch(&[column.slice(start, frame.0 - start)]).unwrap();
+            state.update_batch(&rows(end, frame.1)).unwrap();
+            state.retract_batch(&rows(start, frame.0)).unwrap();
             (start, end) = frame;
             state.evaluate().unwrap()
         });
         slid.collect()
+    }
+
+    /// Returns the statistic of pairs of small integers by its definition.
+    fn of_rows(statistic: PairStatistic, rows: &[(f64, f64)]) -> Option<f64> {
+        let num = rows.len() as f64;
+        let sum = |of: &dyn Fn(f64, f64) -> f64| rows.iter().map(|&(y, x)| of(y, x)).sum::<f64>();
+        let (mean_y, mean_x) = (sum(&|y, _| y) / num, sum(&|_, x| x) / num);
+        // Exactly zero if all are equal.
+        let squares_y = (num * sum(&|y, _| y * y) - sum(&|y, _| y).powi(2)) / num;
+        let squares_x = (num * sum(&|_, x| x * x) - sum(&|_, x| x).powi(2)) / num;
+        let products = sum(&|y, x| (y - mean_y) * (x - mean_x));
+        let is_line = num > 1.0 && squares_x > 0.0;
+        let slope = products / squares_x;
+        let (holds, value) = match statistic {
+            PairStatistic::Covariance { num_free } => {
+                (num > f64::from(num_free), products / (num - f64::from(num_free)))
+            }
+            PairStatistic::Correlation => (is_line && squares_y > 0.0, products / (squares_x * squares_y).sqrt()),
+            PairStatistic::Determination => (is_line && squares_y > 0.0, products * products / (squares_x * squares_y)),
+            PairStatistic::Slope => (is_line, slope),
+            PairStatistic::Intercept => (is_line, mean_y - slope * mean_x),
+            PairStatistic::MeanX => (num > 0.0, mean_x),
+            PairStatistic::MeanY => (num > 0.0, mean_y),
+            PairStatistic::SquaresX => (num > 0.0, squares_x),
+            PairStatistic::SquaresY => (num > 0.0, squares_y),
+            PairStatistic::Products => (num > 0.0, products),
+        };
+        holds.then_some(value)
     }
 
     /// Frames of up to `num_rows` rows whose starts and ends never go back.
@@ -321,6 +535,43 @@ mod tests {
                         (found, expected) => found == expected,
                     };
                     prop_assert!(is_near, "{statistic:?} of {rows:?}: {found:?}");
+                }
+            }
+        }
+
+        #[test]
+        fn frames_have_the_statistics_of_their_pairs(
+            (pairs, frames) in prop::collection::vec(prop::option::of((-9_i8..9, prop::option::of(-9_i8..9))), 0..60)
+                .prop_flat_map(|pairs| { let len = pairs.len(); (Just(pairs), frames(len)) }),
+        ) {
+            let ys: Vec<Option<f64>> = pairs.iter().map(|pair| pair.map(|(y, _)| y.into())).collect();
+            let xs: Vec<Option<f64>> = pairs.iter().map(|pair| pair.and_then(|(_, x)| x).map(f64::from)).collect();
+            let columns = [ys.clone(), xs.clone()].map(|column| Arc::new(Float64Array::from(column)) as ArrayRef);
+            let statistics = [
+                PairStatistic::Covariance { num_free: 1 },
+                PairStatistic::Covariance { num_free: 0 },
+                PairStatistic::Correlation,
+                PairStatistic::Slope,
+                PairStatistic::Intercept,
+                PairStatistic::Determination,
+                PairStatistic::MeanX,
+                PairStatistic::MeanY,
+                PairStatistic::SquaresX,
+                PairStatistic::SquaresY,
+                PairStatistic::Products,
+            ];
+            for statistic in statistics {
+                let found = slide_columns(PairFrame { statistic, pairs: Queue::default() }, &columns, &frames);
+                for (found, &(start, end)) in found.into_iter().zip(&frames) {
+                    let rows = ys[start..end].iter().zip(&xs[start..end]);
+                    let rows: Vec<(f64, f64)> = rows.filter_map(|(y, x)| y.zip(*x)).collect();
+                    let expected = of_rows(statistic, &rows);
+                    let ScalarValue::Float64(found) = found else { panic!("{found:?}") };
+                    let is_near = match (found, expected) {
+                        (Some(found), Some(expected)) => (found - expected).abs() <= 1e-9 * expected.abs().max(1.0),
+                        (found, expected) => found == expected,
+                    };
+                    prop_assert!(is_near, "{statistic:?} of {rows:?}: {found:?}, expected {expected:?}");
                 }
             }
         }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -158,6 +159,34 @@ def test_a_row_without_a_value_is_in_no_list_and_in_none_that_is_negated(ds: fb.
     without = [row for row, value in enumerate(TABLE["n"].to_pylist()) if value is None]
     assert sorted([*ours, *without]) == theirs
     assert not set(ours) & set(without)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        ("n", "==", pd.NA),
+        ("n", "==", pa.scalar(None, pa.int32())),
+        ("n", "==", pa.NULL),
+        ("at", "!=", pd.NaT),
+        ("at", "!=", np.datetime64("NaT")),
+        ("at", "!=", np.datetime64("NaT", "ns")),
+        ("at", "!=", np.timedelta64("NaT", "s")),
+        ("n", "not in", [1, pd.NA]),
+        ("n", "not in", pa.array([1, None])),
+        ("n", "not in", pl.Series([1, None])),
+        ("n", "not in", pd.Series([1, None], dtype="Int64")),
+        ("at", "not in", pd.Series([DAY, None], dtype="M8[ns]")),
+        ("at", "not in", np.array(["2026-01-01", "NaT"], "M8[us]")),
+    ],
+    ids=lambda condition: " ".join(map(str, condition)),
+)
+def test_null_of_any_library_is_refused(condition: tuple[str, str, Any], ds: fb.Dataset) -> None:
+    with pytest.raises(fb.SettingError, match="nothing equals None"):
+        ds.filter([condition])
+
+
+def test_nan_is_not_null(ds: fb.Dataset) -> None:
+    assert kept(ds, [("x", "not in", np.array([1, math.nan]))]) == kept(ds, [("x", "!=", 1.0)])
 
 
 def test_nan_compares_as_in_sql(tmp_path: Path) -> None:
@@ -394,6 +423,9 @@ def test_large_integers_and_nanoseconds_are_values_of_conditions(typed: tuple[fb
     almost = pd.Timestamp("2026-01-02") - pd.Timedelta(1, "ns")
     assert kept(ds, [("ns", "in", [almost])]) == kept(ds, [("ns", "==", almost)]) == []
     assert kept(ds, [("ns", ">", almost)]) == [1]
+    fine = pl.Series(np.array(["2026-01-01T00:00:00.000000001", "2026-01-02"], "M8[ns]"))
+    for many in (fine, fine.to_arrow(), fine.to_list()[1:]):
+        assert kept(ds, [("ns", "in", many)]) == [1]
 
 
 @pytest.mark.parametrize("value", [10**80, np.datetime64(1, "ps")], ids=str)

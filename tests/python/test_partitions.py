@@ -103,6 +103,27 @@ def test_a_folder_whose_value_a_column_cannot_hold_is_named(tmp_path):
         opened(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("stored", "exact", "inexact"),
+    [
+        (pa.decimal128(5, 2), "1.2", "1.239"),
+        (pa.date32(), "2024-01-01", "2024-01-01T12:00:00"),
+        (pa.timestamp("ms"), "2024-01-01T00:00:00.123", "2024-01-01T00:00:00.1239"),
+        (pa.int32(), "7", "1.9"),
+    ],
+    ids=str,
+)
+def test_values_of_folders_are_not_rounded(tmp_path, stored, exact, inexact):
+    pq.write_table(pa.table({"id": [9], "k": pa.nulls(1, stored)}), tmp_path / "own.parquet")
+    write(tmp_path, [f"k={exact}"])
+    assert {str(value)[: len(exact)] for value in opened(tmp_path).filter("id < 9")[:]["k"]} == {
+        exact.replace("T", " ")
+    }
+    write(tmp_path, [f"k={inexact}"])
+    with pytest.raises(fb.SchemaError, match=f"its folder `k={inexact}`"):
+        opened(tmp_path)
+
+
 def test_types_are_integers_dates_or_text(tmp_path):
     write(tmp_path, [*(f"n=1/zip=00{i}/day=2024-02-29/mixed={'1' if i else 'x'}/big={10**18}" for i in range(2))])
     schema = pa.table(opened(tmp_path)).schema

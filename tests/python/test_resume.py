@@ -511,3 +511,16 @@ def test_the_end_of_a_loop_leaves_a_stream_where_it_was_set_to_meanwhile(dataset
         if number == len(batches):
             stream.load_state_dict(first)
     assert stream.state_dict() == first
+
+
+def test_an_iterator_without_a_loop_starts_no_rank_anew_while_others_go_on(tmp_path: Path) -> None:
+    write_fragments(tmp_path, ids_table(13))
+    ds = fb.load_dataset(tmp_path, split="train")
+    state = after(ds.batches(10), 1)
+    found = []
+    for rank in range(5):
+        stream = ds.batches(8, rank=rank, world_size=5, remainder="keep")
+        stream.load_state_dict(state)
+        iter(stream)
+        found.append(ids_of(stream))
+    assert found == [[10], [11], [12], [], []]

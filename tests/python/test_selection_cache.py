@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import random
 from typing import TYPE_CHECKING
 
 import data
@@ -33,6 +35,7 @@ def folder(tmp_path: Path) -> Path:
     """An object of 1000 rows."""
     (tmp_path / "data").mkdir()
     pq.write_table(data.ids_table(1000), tmp_path / "data" / "x.parquet", row_group_size=100)
+    os.utime(tmp_path / "data" / "x.parquet", (1, 1))
     return tmp_path / "data"
 
 
@@ -104,6 +107,7 @@ def test_values_that_look_alike_are_different(cache: Path, tmp_path: Path, kind:
     texts = ["en", "fr", "en, fr", "", 'q")\n-- $b = Utf8("r', None, "r"]
     data_of = [bytes(range(20)) + end for end in (b"a", b"b", b"c", b"d", b"e", b"f")]
     pq.write_table(pa.table({"id": range(7), "text": texts, "data": [*data_of, None]}), tmp_path / "x.parquet")
+    os.utime(tmp_path / "x.parquet", (1, 1))
     sql, values = LOOKALIKES[kind]
     seen = []
     for _ in range(2):
@@ -149,7 +153,61 @@ class WithoutTags(Objects):
         return answer
 
 
-@pytest.mark.parametrize(("objects", "is_kept"), [(Objects, 1), (WithoutTags, 0)])
+class SameTags(Objects):
+    """Objects with tags of a time and a size, as web servers make them: those of one second are the same."""
+
+    def ask(self, asked: Asked) -> Answer:
+        asked.headers.pop("if-match", None)
+        answer = super().ask(asked)
+        answer.headers["etag"] = '"1"'
+        return answer
+
+
+class WeakTags(Objects):
+    """Objects with tags that do not promise equal bytes."""
+
+    def ask(self, asked: Asked) -> Answer:
+        answer = super().ask(asked)
+        answer.headers["etag"] = 'W/"1"'
+        return answer
+
+
+def lookalike(seed: int) -> tuple[bytes, int]:
+    """Returns an object whose footer is that of any other seed, and how many of its rows are 3."""
+    values = [0, 9, *random.Random(seed).choices(range(10), k=98)]
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": values}), sink, use_dictionary=False, compression="none")
+    return sink.getvalue(), values.count(3)
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("objects", [SameTags, WeakTags])
+def test_an_object_elsewhere_is_another(objects: type[Objects]) -> None:
+    (one, num_one), (other, num_other) = lookalike(0), lookalike(1)
+    assert num_one != num_other
+    with FaultProxy(objects({"a/x.parquet": one, "b/x.parquet": other})) as web:
+        for path, expected in (("a", num_one), ("b", num_other)):
+            ds = fb.load_dataset(f"{web.url}/{path}/x.parquet", split="train").filter("id = 3")
+            assert ds[:]["id"] == [3] * expected
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_file_written_over_is_another_though_its_time_is_set_back(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        body, expected = lookalike(seed)
+        (tmp_path / "x.parquet").write_bytes(body)
+        os.utime(tmp_path / "x.parquet", (1, 1))
+        ds = fb.load_dataset(tmp_path / "x.parquet", split="train").filter("id = 3")
+        assert ds[:]["id"] == [3] * expected
+
+
+def test_a_file_that_was_just_written_has_no_entry(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(lookalike(0)[0])
+    assert len(opened(tmp_path / "x.parquet", "id = 3")) > 0
+    assert not cache.exists() or not list(cache.iterdir())
+
+
+@pytest.mark.parametrize(("objects", "is_kept"), [(Objects, 1), (WithoutTags, 0), (WeakTags, 0)])
 def test_objects_without_e_tags_have_none(cache: Path, folder: Path, objects: type[Objects], is_kept: int) -> None:
     body = (folder / "x.parquet").read_bytes()
     with FaultProxy(objects({"x.parquet": body})) as web:

@@ -231,6 +231,16 @@ def test_a_padding_row_that_cannot_be_read_takes_no_others_with_it(folder: Path,
             assert {row for batch in flat(seen) + rest for row in batch} == set(range(997)) - missing
 
 
+def test_a_last_pass_without_any_row_is_over_like_another(damaged: fb.Dataset) -> None:
+    lost = damaged.select(range(DAMAGED[0] * ROW_GROUP, (DAMAGED[0] + 1) * ROW_GROUP))
+    stream = skipping(lost.repeat(2))
+    assert read(stream) == []
+    later = skipping(lost.repeat(2))
+    later.load_state_dict(json.loads(json.dumps(stream.state_dict())))
+    assert len(later) == 0
+    assert later.state_dict()["epoch"] == 1
+
+
 def test_passes_and_steps_have_the_holes_of_each_pass(damaged: fb.Dataset, order: Any) -> None:
     ordered = order(damaged)
     passes = []

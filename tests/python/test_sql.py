@@ -373,6 +373,94 @@ def test_parameters_come_from_any_library(ds: fb.Dataset) -> None:
         assert len(ds.filter("$v = X'6162'", params={"v": given})) == len(ds)
 
 
+BASE = 1_700_000_000_000_000_000
+LATER = pd.Timestamp(BASE + 1)
+LATER_UTC = LATER.tz_localize("UTC")
+EARLIER = pd.Timestamp(BASE)
+BERLIN = pd.Timestamp(BASE, tz="Europe/Berlin")
+
+
+@pytest.fixture(scope="module")
+def moments(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
+    """Moments that differ by less than a microsecond."""
+    table = {
+        "id": [0, 1],
+        "at": pa.array([BASE, BASE + 1], pa.timestamp("ns")),
+        "utc": pa.array([BASE, BASE + 1], pa.timestamp("ns", "UTC")),
+        "took": pa.array([0, 1], pa.duration("ns")),
+        "clock": pa.array([0, 1], pa.time64("ns")),
+    }
+    path = tmp_path_factory.mktemp("moments") / "moments.parquet"
+    pq.write_table(pa.table(table), path)
+    return fb.load_dataset(path, split="train")
+
+
+@pytest.mark.parametrize(
+    ("condition", "given", "ids"),
+    [
+        ("at = ANY($x)", [LATER], [1]),
+        ("at = ANY($x)", (LATER,), [1]),
+        ("at = ANY($x)", [LATER, EARLIER], [0, 1]),
+        ("at = ANY($x)", [None, EARLIER.to_pydatetime(), LATER], [0, 1]),
+        ("at = ANY($x[2])", [[EARLIER], [LATER]], [1]),
+        ("at = $x['at']", {"at": LATER, "name": "later"}, [1]),
+        ("at = ANY($x)", np.array([LATER], object), [1]),
+        ("at = ANY($x)", np.array([BASE + 1], "M8[ns]"), [1]),
+        ("at = ANY($x[2])", np.array([[BASE], [BASE + 1]], "M8[ns]"), [1]),
+        ("at = ANY($x)", pd.Series([LATER]), [1]),
+        ("at = ANY($x)", pd.Series([LATER], dtype=object), [1]),
+        ("at = ANY($x)", pd.Series([LATER], dtype="category"), [1]),
+        ("at = ANY($x)", pa.array([BASE + 1], pa.timestamp("ns")), [1]),
+        ("at = ANY($x)", pa.chunked_array([[BASE + 1]], pa.timestamp("ns")), [1]),
+        ("at = ANY($x)", pa.scalar([BASE + 1], pa.list_(pa.timestamp("ns"))), [1]),
+        ("at = ANY($x[1])", pa.array([[BASE + 1]], pa.list_(pa.timestamp("ns"))), [1]),
+        ("at = ANY($x)", pl.Series([BASE + 1]).cast(pl.Datetime("ns")), [1]),
+        ("at = ANY($x[1])", pl.Series([[BASE + 1]]).cast(pl.List(pl.Datetime("ns"))), [1]),
+        ("utc = ANY($x)", [LATER_UTC], [1]),
+        ("utc = ANY($x)", [BERLIN, LATER_UTC], [0, 1]),
+        ("utc = ANY($x)", pd.Series([LATER_UTC]), [1]),
+        ("utc = ANY($x)", pd.DatetimeIndex([LATER_UTC]), [1]),
+        ("utc = ANY($x)", pa.array([BASE + 1], pa.timestamp("ns", "UTC")), [1]),
+        ("took = ANY($x)", [pd.Timedelta(1)], [1]),
+        ("took = ANY($x)", pl.Series([1]).cast(pl.Duration("ns")), [1]),
+        ("clock = ANY($x)", pa.array([1], pa.time64("ns")), [1]),
+        ("clock = ANY($x)", pl.Series([1]).cast(pl.Time), [1]),
+    ],
+)
+def test_parameters_keep_their_nanoseconds_in_lists(
+    condition: str, given: Any, ids: list[int], moments: fb.Dataset
+) -> None:
+    assert ids_of(moments.filter(condition, params={"x": given})) == ids
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [LATER],
+        (LATER,),
+        [LATER, EARLIER + pd.Timedelta(2)],
+        np.array([LATER], object),
+        pd.Series([LATER]),
+        pd.Series([LATER], dtype=object),
+        pa.array([BASE + 1], pa.timestamp("ns")),
+        pa.chunked_array([[BASE + 1]], pa.timestamp("ns")),
+        pl.Series([BASE + 1]).cast(pl.Datetime("ns")),
+    ],
+)
+def test_columns_of_tables_keep_their_nanoseconds(column: Any, moments: fb.Dataset) -> None:
+    assert ids_of(moments.sql("SELECT id FROM dataset JOIN t USING (at)", tables={"t": {"at": column}})) == [1]
+
+
+def test_moments_too_far_for_nanoseconds_are_refused_beside_nanoseconds(moments: fb.Dataset) -> None:
+    far = pd.Timestamp("3000-01-01")
+    assert ids_of(moments.filter("at < ANY($x)", params={"x": [far]})) == [0, 1]
+    for given in ([far, LATER], [LATER, far.to_pydatetime()]):
+        with pytest.raises(fb.SettingError, match="params: `x` has no SQL type"):
+            moments.filter("at = ANY($x)", params={"x": given})
+        with pytest.raises(fb.SettingError, match="tables: `t` is not a dict of columns"):
+            moments.sql("SELECT id FROM dataset JOIN t USING (at)", tables={"t": {"at": given}})
+
+
 def test_vector_functions_are_those_of_numpy(ds: fb.Dataset) -> None:
     vectors = np.stack(TABLE["vector"].to_numpy(zero_copy_only=False))
     other = [0.5, -1.0, 2.0, 0.25]

@@ -413,6 +413,31 @@ def test_members_of_a_list_are_unknown_beside_other_conditions_too(tmp_path: Pat
         assert pa.table(found)["id"].to_pylist() == [row for row in range(6) if kept(row)], condition
 
 
+def test_members_of_a_list_of_each_row_are_unknown_too(tmp_path: Path) -> None:
+    ks, gs = [1, 2, None, 1, 2, None, 1, None], [0, 0, 0, 1, 1, 1, 2, 2]
+    listed = [(1, 0), (3, 0), (None, 1), (2, 1), (1, None)]
+    pq.write_table(pa.table({"id": range(8), "k": ks, "g": gs}), tmp_path / "rows.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    tables = {"t": {"k": pa.array([k for k, _ in listed]), "v": pa.array([v for _, v in listed])}}
+
+    def is_in(row: int) -> bool | None:
+        members = [k for k, v in listed if v == gs[row]]
+        if not members or ks[row] is None:
+            return None if members else False
+        return True if ks[row] in members else (None if None in members else False)
+
+    of_row = "(SELECT t.k FROM t WHERE t.v = dataset.g)"
+    for condition, kept in {
+        f"k NOT IN {of_row}": lambda row: is_in(row) is False,
+        f"NOT (k IN {of_row})": lambda row: is_in(row) is False,
+        f"k NOT IN {of_row} AND id > 1": lambda row: is_in(row) is False and row > 1,
+        f"k NOT IN {of_row} OR FALSE": lambda row: is_in(row) is False,
+        f"k IN {of_row}": lambda row: is_in(row) is True,
+    }.items():
+        found = ds.query(f"SELECT id FROM dataset WHERE {condition} ORDER BY id", tables=tables)
+        assert pa.table(found)["id"].to_pylist() == [row for row in range(8) if kept(row)], condition
+
+
 def test_a_column_may_have_any_name(tmp_path: Path) -> None:
     names = ("__forebay_row", "attached_0", "row")
     pq.write_table(pa.table({name: range(50) for name in names}), tmp_path / "rows.parquet")

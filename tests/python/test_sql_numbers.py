@@ -304,6 +304,77 @@ def test_sums_of_decimals_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
     assert rows_of(ds.query("SELECT sum(d) AS s FROM dataset WHERE id = 0")) == [(decimal.Decimal("9" * 38),)]
 
 
+@pytest.mark.parametrize("unit", ["s", "ns"])
+def test_durations_are_summed_and_averaged_exactly(tmp_path: Path, unit: Any) -> None:
+    ticks = [2**62, 2**62 - 1, -5, -2, 2**62, -(2**62), None]
+    columns = {"id": range(7), "g": [0, 0, 1, 1, 0, 0, 2], "d": pa.array(ticks, pa.duration(unit))}
+    ds = dataset(tmp_path, columns)
+
+    def expected(values: list[int | None]) -> tuple[int | None, int | None]:
+        given = [x for x in values if x is not None]
+        total = sum(given)
+        return (total, int(math.copysign(1, total)) * (abs(total) // len(given))) if given else (None, None)
+
+    def found(sql: str) -> list[tuple[Any, ...]]:
+        table = pa.table(ds.query(sql))
+        assert table.schema.field("s").type == table.schema.field("m").type == pa.duration(unit)
+        return list(zip(*(table[name].cast(pa.int64()).to_pylist() for name in ("s", "m")), strict=True))
+
+    both = "sum({x}d){over} AS s, avg({x}d){over} AS m"
+    whole, distinct = both.format(x="", over=""), both.format(x="DISTINCT ", over="")
+    assert found(f"SELECT {whole} FROM dataset") == [expected(ticks)]
+    assert found(f"SELECT {distinct} FROM dataset") == [expected(list(set(ticks)))]
+    groups = [ticks[:2] + ticks[4:6], ticks[2:4], ticks[6:]]
+    assert found(f"SELECT g, {whole} FROM dataset GROUP BY g ORDER BY g") == [expected(rows) for rows in groups]
+    windowed = both.format(x="", over=" OVER (ORDER BY id ROWS 1 PRECEDING)")
+    pairs = [expected(ticks[max(i - 1, 0) : i + 1]) for i in range(7)]
+    assert found(f"SELECT id, {windowed} FROM dataset ORDER BY id") == pairs
+    means = f"SELECT g, CAST(m AS BIGINT) AS m FROM (SELECT g, {whole} FROM dataset GROUP BY g)"
+    assert rows_of(ds.query(f"SELECT g FROM ({means}) WHERE m = -3")) == [(1,)]
+    with pytest.raises(fb.QueryError, match="Overflow happened on: sum of Int64"):
+        list(ds.query("SELECT sum(d) AS s FROM dataset WHERE id IN (0, 1, 4)"))
+
+
+def test_decimals_of_the_widest_type_are_summed_beyond_it(tmp_path: Path) -> None:
+    most = 10**76 - 1
+    values = [most] * 6 + [-most] * 6 + [5, 6]
+    ds = dataset(tmp_path, {"id": range(14), "d": column(pa.decimal256(76, 0), *map(str, values))})
+
+    def found(select: str, rest: str = "") -> list[tuple[Any, ...]]:
+        return rows_of(ds.query(f"SELECT {select} FROM dataset {rest}"))
+
+    assert found("sum(d) AS s, avg(d) AS m") == [(11, decimal.Decimal("0.7857"))]
+    assert found("sum(DISTINCT d) AS s") == [(11,)]
+    assert found("avg(DISTINCT d) AS m") == [(decimal.Decimal("2.75"),)]
+    assert found("sum(DISTINCT d) AS s, avg(d) AS m, count(DISTINCT id) AS n") == [(11, decimal.Decimal("0.7857"), 14)]
+    assert found("sum(d) AS s", "WHERE id > 14") == [(None,)]
+    assert found("id % 2 AS k, sum(d) AS s", "GROUP BY id % 2 ORDER BY k") == [(0, 5), (1, 6)]
+    sliding = found("sum(d) OVER (ORDER BY id ROWS 1 PRECEDING) AS s", "WHERE id IN (5, 6, 12, 13) ORDER BY id")
+    assert sliding == [(most,), (0,), (decimal.Decimal(5 - most),), (11,)]
+    distinct = found("sum(DISTINCT d) OVER (ORDER BY id ROWS 2 PRECEDING) AS s", "WHERE id > 8 ORDER BY id")
+    assert distinct == [(-most,), (-most,), (-most,), (decimal.Decimal(5 - most),), (decimal.Decimal(11 - most),)]
+    for rows in ("id < 2", "id < 6"):
+        with pytest.raises(fb.QueryError, match=r"a sum of Decimal256\(76, 0\) has more than 76 digits"):
+            list(ds.query(f"SELECT sum(d) AS s FROM dataset WHERE {rows}"))
+    with pytest.raises(fb.QueryError, match=r"a mean of Decimal256\(76, 0\) has more than 76 digits"):
+        list(ds.query("SELECT avg(d) AS m FROM dataset WHERE id < 6"))
+
+
+def test_means_of_small_decimals_have_room_for_their_digits(tmp_path: Path) -> None:
+    numbers = ("1000.00", "2000.00", "3001.00", None)
+    columns = {"p": column(pa.decimal32(9, 2), *numbers), "q": column(pa.decimal64(18, 2), *numbers)}
+    ds = dataset(tmp_path, {"id": range(4), **columns})
+    table = pa.table(ds.query("SELECT avg(p) AS p, avg(q) AS q, avg(DISTINCT p) AS d FROM dataset"))
+    assert table.schema.types == [pa.decimal128(13, 6), pa.decimal128(22, 6), pa.decimal128(13, 6)]
+    assert rows_of(table) == [(decimal.Decimal("2000.333333"),) * 3]
+    for name in columns:
+        pairs = ds.query(f"SELECT avg({name}) OVER (ORDER BY id ROWS 1 PRECEDING) AS m FROM dataset ORDER BY id")
+        assert rows_of(pairs) == [(decimal.Decimal(mean),) for mean in ("1000", "1500", "2500.5", "3001")]
+        for condition, ids in {"> 1000": [1, 2], "< 5000": [0, 1, 2], "= 3001.0": [2], "IS NULL": [3]}.items():
+            having = f"SELECT id FROM dataset GROUP BY id HAVING avg({name}) {condition} ORDER BY id"
+            assert ids_of(ds.query(having)) == ids, having
+
+
 EXTREMES = {
     "infinities": [INF, INF],
     "negative infinities": [-INF, -INF],
@@ -392,6 +463,35 @@ def test_what_is_not_finite_leaves_a_frame(tmp_path: Path) -> None:
     assert [v for *_, v in found][-2:] == [0.125**2, 0.125**2]
     kept = f"SELECT id FROM dataset QUALIFY avg(f) {over} < 1.0"
     assert ids_of(ds.sql(kept)) == [5, 8, 9]
+
+
+PAIR_STATISTICS: dict[str, Callable[[list[float], list[float]], float]] = {
+    "covar_samp": statistics.covariance,
+    "covar_pop": lambda y, x: statistics.covariance(y, x) * (len(y) - 1) / len(y),
+    "corr": statistics.correlation,
+    "regr_slope": lambda y, x: statistics.linear_regression(x, y).slope,
+    "regr_intercept": lambda y, x: statistics.linear_regression(x, y).intercept,
+    "regr_r2": lambda y, x: statistics.correlation(y, x) ** 2,
+    "regr_avgx": lambda _, x: statistics.fmean(x),
+    "regr_avgy": lambda y, _: statistics.fmean(y),
+    "regr_sxx": lambda _, x: statistics.pvariance(x) * len(x),
+    "regr_syy": lambda y, _: statistics.pvariance(y) * len(y),
+    "regr_sxy": lambda y, x: statistics.covariance(y, x) * (len(y) - 1),
+    "regr_count": lambda y, _: len(y),
+}
+
+
+@pytest.mark.parametrize("name", PAIR_STATISTICS)
+def test_pairs_leave_a_frame(tmp_path: Path, name: str) -> None:
+    ys = [1e17, NAN, 1.0, 2.0, 4.0, 9.0, None, 3.0, 5.0, 7.0]
+    xs = [1.0, 2.0, 3.0, 5.0, 8.0, 2.0, 4.0, None, 1.0, 6.0]
+    ds = dataset(tmp_path, {"id": range(10), "y": ys, "x": xs})
+    sql = f"SELECT id, {name}(y, x) OVER (ORDER BY id ROWS 3 PRECEDING) AS s FROM dataset ORDER BY id"
+    for i, found in rows_of(ds.query(sql))[5:]:
+        rows = zip(ys[i - 3 : i + 1], xs[i - 3 : i + 1], strict=True)
+        pairs = [(y, x) for y, x in rows if y is not None and x is not None]
+        expected = PAIR_STATISTICS[name]([y for y, _ in pairs], [x for _, x in pairs])
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-12), i
 
 
 def test_different_integers_of_a_frame_are_summed_exactly(tmp_path: Path) -> None:

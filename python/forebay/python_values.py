@@ -46,6 +46,10 @@ def is_null(value: Any) -> bool:
 
 def array_of_one(value: Any) -> Any:
     """Returns a value of Python, or a scalar or array of any library, as an Arrow array with one element."""
+    import pyarrow as pa
+
+    if isinstance(value, pa.Scalar) and not value.is_valid:
+        return pa.nulls(1, value.type)
     plain = _python_value(value)
     return _with_nanoseconds(_one_value(plain), [plain])
 

@@ -461,6 +461,13 @@ def test_moments_too_far_for_nanoseconds_are_refused_beside_nanoseconds(moments:
             moments.sql("SELECT id FROM dataset JOIN t USING (at)", tables={"t": {"at": given}})
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.int64()), pa.large_list(pa.timestamp("ns"))], ids=str)
+def test_null_has_the_type_that_it_is_given(ds: fb.Dataset, kind: pa.DataType) -> None:
+    missing = {"v": pa.scalar(None, kind)}
+    assert len(ds.filter("$v IS NULL", params=missing)) == len(ds)
+    assert ds.sql("SELECT $v AS v FROM dataset", params=missing).schema.field("v").type == kind
+
+
 def test_vector_functions_are_those_of_numpy(ds: fb.Dataset) -> None:
     vectors = np.stack(TABLE["vector"].to_numpy(zero_copy_only=False))
     other = [0.5, -1.0, 2.0, 0.25]

@@ -21,6 +21,7 @@ mod bounds;
 mod carry;
 mod casts;
 mod choices;
+mod correlated;
 mod firsts;
 mod function;
 mod held;

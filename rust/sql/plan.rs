@@ -36,7 +36,7 @@ use super::sample::SamplePlanner;
 use super::table::DatasetTable;
 use super::under_null::fields_under_null;
 use super::windows::framed_by_peers;
-use super::{Function, Request, Table, bounds, parameters};
+use super::{Function, Request, Table, bounds, correlated, parameters};
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::query::Dataset;
@@ -80,6 +80,13 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         bounds::check_plan(&plan).map_err(failed)?;
         if has_conditions_as_values(&plan).map_err(failed)? {
             return Err(refused(NO_VALUES.to_owned()));
+        }
+        if let Some((one, other)) = correlated::confused(&plan).map_err(failed)? {
+            return Err(refused(format!(
+                "a subquery uses `{one}` and `{other}` with rows around it, which the engine does not tell apart; give \
+                 one another name there, as in `JOIN (SELECT {} AS other FROM ...)`",
+                other.name
+            )));
         }
         if let Some(name) = unreplaced(replacements, &plan).map_err(failed)? {
             return Err(refused(format!(

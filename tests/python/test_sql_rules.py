@@ -99,6 +99,19 @@ def test_equal_rows_are_not_paired(ds: fb.Dataset, operation: str) -> None:
     assert rows_of(ds, "SELECT a FROM dataset INTERSECT SELECT a FROM w") == [(7,)]
 
 
+def test_columns_of_one_name_in_a_subquery_are_told_apart_or_refused(ds: fb.Dataset) -> None:
+    for subquery in (
+        "id IN (SELECT q.a FROM u AS p CROSS JOIN u AS q WHERE p.a < d.id)",
+        "EXISTS (SELECT 1 FROM u AS p CROSS JOIN u AS q WHERE p.a < d.id AND q.a = d.a)",
+    ):
+        with pytest.raises(fb.QueryError, match="`[pq].a` and `[pq].a` with rows around it"):
+            rows_of(ds, f"SELECT id FROM dataset d WHERE {subquery}")
+    other = "SELECT 1 FROM u AS p CROSS JOIN (SELECT a AS k FROM u ) AS q WHERE p.a < d.id AND q.k = d.a"
+    assert rows_of(ds, f"SELECT id FROM dataset d WHERE EXISTS ({other}) ORDER BY id") == []
+    same = "SELECT p.a FROM u AS p JOIN u AS q ON p.a = q.a WHERE p.a >= d.a"
+    assert rows_of(ds, f"SELECT id FROM dataset d WHERE d.a IN ({same}) ORDER BY id") == [(0,)]
+
+
 def test_lists_are_compared_as_if_each_row_were_alone(ds: fb.Dataset) -> None:
     for condition, expected in {
         "array_has_all(others, some)": [1],

@@ -106,8 +106,16 @@ fn build(
     if nulls.as_ref().is_some_and(|bits| bits.len() < len.div_ceil(8)) {
         return Err(missing());
     }
-    let num_buffers = layout(data_type).buffers.len();
-    let of_array = iter::repeat_with(next).take(num_buffers).collect::<Result<Vec<_>, _>>()?;
+    let specs = layout(data_type).buffers;
+    let of_array = iter::repeat_with(next).take(specs.len()).collect::<Result<Vec<_>, _>>()?;
+    // The builder panics on parts of offsets and of indices.
+    let is_cut = |(buffer, spec): (&Buffer, &BufferSpec)| match spec {
+        BufferSpec::FixedWidth { byte_width, .. } => !buffer.len().is_multiple_of(*byte_width),
+        _ => false,
+    };
+    if !data_type.is_primitive() && of_array.iter().zip(&specs).any(is_cut) {
+        return Err(ArrowError::InvalidArgumentError(format!("a buffer of {data_type} is cut off")));
+    }
     let children = children_of(data_type).into_iter().map(|child| build(child, arrays, buffers));
     ArrayDataBuilder::new(data_type.clone())
         .len(len)
@@ -242,6 +250,11 @@ mod tests {
                 |parts: &mut Parts| parts.arrays.truncate(parts.arrays.len() - 1),
                 |parts: &mut Parts| parts.arrays.push((1, false)),
                 |parts: &mut Parts| parts.arrays[0].0 += 1000,
+                |parts: &mut Parts| {
+                    for buffer in &mut parts.buffers {
+                        *buffer = buffer.slice_with_length(0, buffer.len().saturating_sub(1));
+                    }
+                },
                 |parts: &mut Parts| parts.buffers.push(Buffer::default()),
             ] {
                 let mut changed = parts.clone();

@@ -121,16 +121,14 @@ class Taker:
     def give(self, value: object, about: Any) -> None:
         """Hands over a batch; if too many are under way, waits first, up to `SECONDS_TO_WAIT`."""
         from forebay.pool.channel import Message
-        from forebay.pool.pickling import take_apart
 
         if not self.has_room(SECONDS_TO_WAIT):
             self.close()
         if not self._is_there:
             return
-        buffers = take_apart(value)
         try:
-            parcel, file = self._outbox.pack(buffers)
-            given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
+            parcel, file = self._outbox.pack(value)
+            given_up = self._outbox.take_given_up()
             self._num_under_way += 1
             self._channel.send(Message("task", parcel=parcel, about=about, given_up=given_up), file)
         except OSError:
@@ -170,7 +168,7 @@ class Giver:
         if received is None:
             raise ConnectionResetError("the rank that reads is gone, or waits for something")
         message, file = received
-        assert message.parcel is not None, "a batch is in a block"  # noqa: S101
+        assert message.parcel is not None, "a batch is in a parcel"  # noqa: S101
         self._inbox.forget(message.given_up)
         if file is not None:
             self._inbox.add(message.parcel, file)

@@ -12,6 +12,7 @@ use pyo3_arrow::error::{PyArrowError, PyArrowResult};
 use pyo3_arrow::ffi::{ArrayIterator, to_array_pycapsules, to_schema_pycapsule, to_stream_pycapsule};
 use pyo3_arrow::{PyField, PySchema};
 
+use crate::block::{self, PyParts};
 use crate::dlpack;
 use crate::error::to_py;
 use crate::forms::{PyForms, TensorMaker};
@@ -112,6 +113,17 @@ impl PyBatch {
         buffers: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         parcel::restore(py, schema, num_rows, arrays, buffers).map(Self::new)
+    }
+
+    /// The buffers of the batch, to be written to a block; `None` for types without a fixed number of buffers.
+    fn take_apart(&self, py: Python<'_>) -> PyResult<Option<PyParts>> {
+        PyParts::of(py, &self.batch)
+    }
+
+    /// Restores the batch that `Parts.write` wrote, from the memory that it took, and in it.
+    #[staticmethod]
+    fn from_block(py: Python<'_>, memory: &Bound<'_, PyAny>) -> PyResult<Self> {
+        block::restore(py, memory).map(Self::new)
     }
 
     fn __len__(&self) -> usize {

@@ -3,6 +3,7 @@
 #[cfg(target_os = "linux")]
 mod alloc;
 mod batch;
+mod block;
 mod datafusion;
 mod dataset;
 mod dlpack;
@@ -50,6 +51,7 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sql::PyRows>()?;
     module.add_class::<batch::PyBatch>()?;
     module.add_class::<batch::PyColumn>()?;
+    module.add_class::<block::PyParts>()?;
     module.add_class::<forms::PyForms>()?;
     module.add_class::<tensor::PyTensor>()?;
     module.add_class::<packer::PyPacker>()?;
@@ -57,5 +59,6 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dataset::save_manifest, module)?)?;
     module.add_function(wrap_pyfunction!(error::redacted, module)?)?;
     module.add_function(wrap_pyfunction!(parcel::address_of, module)?)?;
+    module.add_function(wrap_pyfunction!(tensor::tensor_over, module)?)?;
     module.add_function(wrap_pyfunction!(reader::plan_order, module)?)
 }

@@ -13,6 +13,7 @@ use forebay::parts::{self, Buffer, Parts};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use pyo3::{ffi, intern};
 
@@ -22,10 +23,12 @@ use crate::batch::PyBatch;
 const WITH_BUFFERS: u32 = 5;
 
 /// Bytes that describe an array in a pickle: its length, and whether it has a validity bitmap.
-const ARRAY_BYTES: usize = 9;
+pub(crate) const ARRAY_BYTES: usize = 9;
 
 /// A schema and its serialized bytes.
 type Known = (SchemaRef, Arc<[u8]>);
+
+static PICKLE_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// The schema that was pickled or restored last: batches of a stream share one.
 static LAST: Mutex<Option<Known>> = Mutex::new(None);
@@ -61,11 +64,12 @@ pub(crate) fn reduce<'py>(py: Python<'py>, batch: &RecordBatch, protocol: u32) -
             (Vec::new(), vec![Buffer::from_vec(written)])
         }
     };
+    let outside = PICKLE_BUFFER.import(py, "pickle", "PickleBuffer")?;
     let buffers = buffers.into_iter().map(|buffer| {
         if protocol < WITH_BUFFERS {
             return Ok(PyBytes::new(py, &buffer).into_any());
         }
-        py.import(intern!(py, "pickle"))?.getattr(intern!(py, "PickleBuffer"))?.call1((PyMemory(buffer),))
+        outside.call1((PyMemory(buffer),))
     });
     let buffers = PyList::new(py, buffers.collect::<PyResult<Vec<_>>>()?)?;
     let schema = schema_bytes(&schema).map_err(|error| wrong(&error))?;
@@ -97,7 +101,7 @@ const ALIGNMENT: usize = 16;
 
 /// Returns the memory of an object. Read-only memory is copied, since tensors may be written to, and so is memory that
 /// is not aligned for numbers, such as one piece of a network message.
-fn memory_of(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
+pub(crate) fn memory_of(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     let memory = PyBuffer::<u8>::get(object)?;
     let Some(start) = NonNull::new(memory.buf_ptr().cast::<u8>()).filter(|_| memory.is_c_contiguous()) else {
         return Ok(Buffer::default());
@@ -117,19 +121,19 @@ pub(crate) fn address_of(buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
     Ok(PyBuffer::<u8>::get(buffer)?.buf_ptr().addr())
 }
 
-fn bytes_of(arrays: &[(u64, bool)]) -> Vec<u8> {
+pub(crate) fn bytes_of(arrays: &[(u64, bool)]) -> Vec<u8> {
     arrays
         .iter()
         .flat_map(|(len, has_nulls)| [len.to_le_bytes().as_slice(), &[u8::from(*has_nulls)]].concat())
         .collect()
 }
 
-fn arrays_of(bytes: &[u8]) -> Vec<(u64, bool)> {
+pub(crate) fn arrays_of(bytes: &[u8]) -> Vec<(u64, bool)> {
     let (arrays, _) = bytes.as_chunks::<ARRAY_BYTES>();
     arrays.iter().map(|[len @ .., has_nulls]| (u64::from_le_bytes(*len), *has_nulls != 0)).collect()
 }
 
-fn schema_bytes(schema: &SchemaRef) -> Result<Arc<[u8]>, ArrowError> {
+pub(crate) fn schema_bytes(schema: &SchemaRef) -> Result<Arc<[u8]>, ArrowError> {
     if let Some((_, bytes)) = last(|(of, _)| Arc::ptr_eq(of, schema)) {
         return Ok(bytes);
     }
@@ -138,7 +142,7 @@ fn schema_bytes(schema: &SchemaRef) -> Result<Arc<[u8]>, ArrowError> {
     Ok(bytes)
 }
 
-fn schema_of(bytes: &[u8]) -> Result<SchemaRef, ArrowError> {
+pub(crate) fn schema_of(bytes: &[u8]) -> Result<SchemaRef, ArrowError> {
     if let Some((schema, _)) = last(|(_, of)| **of == *bytes) {
         return Ok(schema);
     }
@@ -167,6 +171,6 @@ fn try_lock() -> Option<MutexGuard<'static, Option<Known>>> {
     }
 }
 
-fn wrong(error: &ArrowError) -> PyErr {
+pub(crate) fn wrong(error: &ArrowError) -> PyErr {
     PyValueError::new_err(format!("these are not the parts of a batch: {error}"))
 }

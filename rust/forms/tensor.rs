@@ -99,7 +99,8 @@ pub struct Tensor {
 
 impl Tensor {
     /// Returns the contiguous tensor of `shape`, in row-major order.
-    pub(crate) fn row_major(element: Element, shape: Vec<i64>, values: Buffer) -> Self {
+    #[must_use]
+    pub fn row_major(element: Element, shape: Vec<i64>, values: Buffer) -> Self {
         let mut strides = vec![1; shape.len()];
         for axis in (1..shape.len()).rev() {
             strides[axis - 1] = strides[axis] * shape[axis].max(1);

@@ -220,6 +220,11 @@ def abandoned_memory(before: dict[str, str]) -> list[str]:
     return list(found.values())
 
 
+def descriptors() -> int:
+    """Returns how many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def shared_blocks() -> tuple[int, int]:
     """Returns how many blocks this process has mapped, and how many files of blocks it has open."""
     num_open = 0

@@ -15,12 +15,13 @@ from forebay.pool.memory import Parcel
 _HEADER = struct.Struct("=I?")
 """Before each message: its length, and whether a file goes with it."""
 _FILE_BYTES = socket.CMSG_LEN(struct.calcsize("i"))
-_READ_BYTES = 4096
+_READ_BYTES = 8192
 """Bytes read at a time, nearly always whole messages."""
+_TRUNCATED = int(socket.MSG_CTRUNC)
 
 
 class Message(NamedTuple):
-    """A message between processes, of a few hundred bytes; objects are in blocks."""
+    """A message between processes, of a few hundred bytes, since large parts of objects are in blocks."""
 
     kind: Literal["job", "task", "ready", "result", "failure", "end"]
     number: int = 0
@@ -102,18 +103,22 @@ class BufferedChannel(Channel):
     `select` does not report messages that were read with another one, so a caller must take all of them.
     """
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, *, waits: bool = True) -> None:
         super().__init__(end)
+        self._waits = waits
         # Read but not taken yet. Files come with the first bytes of their messages, or before.
         self._read = b""
         self._files: deque[int] = deque()
         self.is_at_end = False
         """Whether the other process is gone and everything that it sent was received."""
+        # Whether the socket was empty after the last read, as far as that tells, and whether a message was in it.
+        self._is_empty = self._has_had_one = False
 
     def receive(self) -> tuple[Message, int | None] | None:
         """Returns a message and its file, which the caller closes.
 
-        Returns None once the other process is gone, and, on a non-blocking end, if there is no complete message.
+        Returns None once the other process is gone, and, on an end that does not wait, if there is no complete message
+        or, after one, probably none: `select` then reports what else there is.
         """
         while True:
             end = _HEADER.size
@@ -122,11 +127,16 @@ class BufferedChannel(Channel):
                 end += num_bytes
                 if len(self._read) >= end:
                     body, self._read = self._read[_HEADER.size : end], self._read[end:]
+                    self._has_had_one = True
                     return _message(body), self._files.popleft() if has_file else None
             if self.is_at_end:
                 return None
+            if self._is_empty and self._has_had_one:
+                self._is_empty = False
+                return None
+            size = max(_READ_BYTES, end - len(self._read))
             try:
-                data, ancillary, flags, _ = self.end.recvmsg(max(_READ_BYTES, end - len(self._read)), _FILE_BYTES)
+                data, ancillary, flags, _ = self.end.recvmsg(size, _FILE_BYTES)
             except BlockingIOError:
                 return None
             except ConnectionError:
@@ -135,6 +145,7 @@ class BufferedChannel(Channel):
             if ancillary:
                 self._files.extend(struct.unpack("i", file)[0] for _, _, file in ancillary)
             self.is_at_end = not data
+            self._is_empty, self._has_had_one = not self._waits and 0 < len(data) < size, False
             self._read += data
 
     def close(self) -> None:
@@ -152,7 +163,7 @@ class LoopChannel(BufferedChannel):
     """
 
     def __init__(self, end: socket.socket) -> None:
-        super().__init__(end)
+        super().__init__(end, waits=False)
         end.setblocking(False)
         self._unsent: deque[tuple[bytes | memoryview, int | None]] = deque()
 
@@ -208,7 +219,7 @@ class LoopChannel(BufferedChannel):
 
 def _check_files(flags: int) -> None:
     """Raises an error if the kernel dropped a file because this process has too many open."""
-    if flags & socket.MSG_CTRUNC:
+    if flags & _TRUNCATED:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
@@ -220,10 +231,8 @@ def _packed(message: Message, *, has_file: bool) -> bytes:
 
 def _plain(message: Message) -> tuple[Any, ...]:
     """Returns a message as tuples, which take a tenth of the time to pickle that classes take."""
-    if message.parcel is None:
-        return tuple(message)
-    block, num_bytes, parts = message.parcel
-    return (*message[:2], (block, num_bytes, [tuple(part) for part in parts]), *message[3:])
+    kind, number, parcel, *rest = message
+    return (kind, number, parcel and tuple(parcel), *rest)
 
 
 def _message(body: bytes) -> Message:

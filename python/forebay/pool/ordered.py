@@ -12,6 +12,7 @@ from forebay.transforms import Rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from forebay import _lib
     from forebay.stages import Batches, Item, Pass
     from forebay.transforms import Program
 
@@ -58,6 +59,9 @@ class Crew(Protocol):
     def is_short(self) -> bool:
         """Whether to give more batches now: giving several at a time costs the loop less than one by one."""
 
+    def supply(self, stream: _lib.Stream) -> None:
+        """Gives a stream memory for batches that saves copying them, if there is such."""
+
     def give(self, value: Any, rows: Rows) -> int:
         """Makes a worker run the program on a batch; returns the number of the task."""
 
@@ -88,6 +92,7 @@ class Ordered:
     def __init__(self, batches: Batches, crew: Crew, this: Pass, timeout: float | None) -> None:
         self._batches = batches
         self._crew = crew
+        self._stream: _lib.Stream | None = getattr(batches, "stream", None)
         self._pass = this
         self._timeout = timeout
         self._owner = os.getpid()
@@ -162,8 +167,13 @@ class Ordered:
         """Gives the crew as many ready batches as it takes; waits for a batch only if none is under way."""
         if self._items and not self._crew.is_short:
             return
+        stream = self._stream
         while self._has_room:
             try:
+                if stream is not None:
+                    # First: when batches are taken, others are gathered at once.
+                    self._crew.supply(stream)
+                    stream = None
                 if not (waits and not self._items) and not self._batches.is_ready():
                     return
                 item = next(self._batches, None)

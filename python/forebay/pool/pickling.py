@@ -55,17 +55,21 @@ def _is_plain(torch: Any, tensor: Any) -> bool:
 def _tensor(memory: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     """Returns a tensor that shares the buffer's memory, or has a copy if it is in the pickle."""
     import torch
+    from torch.utils.dlpack import from_dlpack
 
     kind = getattr(torch, dtype)
     if not memoryview(memory).nbytes:
         return torch.empty(shape, dtype=kind)
+    if (capsule := _lib.tensor_over(memory, dtype, shape)) is not None:
+        # Half as long as to make a tensor of the bytes and a view of that.
+        return from_dlpack(capsule)
     if memoryview(memory).readonly:
         memory = bytearray(memory)
-    return torch.frombuffer(memory, dtype=kind).reshape(shape)
+    return torch.frombuffer(memory, dtype=kind).view(shape)
 
 
-def take_apart(value: object) -> list[memoryview]:
-    """Returns a value as buffers, the pickle first. They share the memory of the value, which must outlive them.
+def take_apart(value: object) -> tuple[memoryview, list[memoryview]]:
+    """Returns a value as its pickle and buffers, which share the memory of the value.
 
     Raises:
         Exception: whatever the value's `__reduce__` raises; `pickle.PicklingError` and others if it has none.
@@ -79,14 +83,13 @@ def take_apart(value: object) -> list[memoryview]:
         buffers.append(raw)
         return False
 
-    if isinstance(value, _lib.Batch):
-        # It holds no torch tensors, so the plain pickler will do.
-        return [memoryview(pickle.dumps(value, protocol=5, buffer_callback=is_small)), *buffers]
     stream = io.BytesIO()
     _Pickler(stream, protocol=5, buffer_callback=is_small).dump(value)
-    return [stream.getbuffer(), *buffers]
+    return stream.getbuffer(), buffers
 
 
-def put_together(buffers: Sequence[memoryview]) -> Any:
-    """Returns the value from its buffers, sharing their memory."""
-    return pickle.loads(buffers[0], buffers=buffers[1:])  # noqa: S301 - from a process of our own
+def put_together(head: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
+    """Returns the value from its pickle and buffers, sharing their memory."""
+    if not head:
+        return _lib.Batch.from_block(*buffers)
+    return pickle.loads(head, buffers=buffers)  # noqa: S301 - from a process of our own

@@ -21,7 +21,6 @@ from forebay.exceptions import SettingError, TransformError, WorkerDiedError
 from forebay.pool.channel import LoopChannel, Message
 from forebay.pool.memory import Inbox, Outbox
 from forebay.pool.ordered import Done
-from forebay.pool.pickling import take_apart
 from forebay.pool.worker import main
 from forebay.transforms import told
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
+    from forebay import _lib
     from forebay.transforms import Rows
 
     Interrupt = tuple[int, FrameType | None]
@@ -70,11 +70,12 @@ class Processes:
         self.num_skipped = 0
         self._workers: list[Worker] = []
         _CREWS.add(self)
-        self._end = weakref.finalize(self, _end, self._workers, self._selector, self._owner)
+        self._outbox = Outbox(num_workers)
+        self._end = weakref.finalize(self, _end, self._workers, self._outbox, self._selector, self._owner)
         context = multiprocessing.get_context(start_method)
         for number in range(num_workers):
             with _without_interrupts():
-                worker = Worker(context, setting, number, prefetch)
+                worker = Worker(context, setting, number, prefetch, self._outbox)
                 self._workers.append(worker)
                 self._selector.register(worker.channel, selectors.EVENT_READ, worker)
                 self._selector.register(worker.ending, selectors.EVENT_READ, worker)
@@ -98,6 +99,12 @@ class Processes:
             if len(worker.tasks) <= self._few:
                 return True
         return False
+
+    def supply(self, stream: _lib.Stream) -> None:
+        """Gives a stream shared memory to gather batches into."""
+        # Without descriptors for more, batches are copied into blocks that are there.
+        with contextlib.suppress(OSError):
+            self._outbox.supply(stream)
 
     def give(self, value: Any, rows: Rows) -> int:
         """Makes the worker with the fewest tasks run the program on a batch; returns the number of the task.
@@ -150,7 +157,7 @@ class Processes:
             while (received := worker.channel.receive()) is not None:
                 has_sent = True
                 if worker.is_refusal(received[0]):
-                    value, failure = worker.open(*received, "why a worker cannot begin")
+                    value, failure = worker.open(*received, None)
                     self.close()
                     raise value if failure is None else failure
                 done = worker.take(*received, num_abandoned=self._num_abandoned)
@@ -184,6 +191,7 @@ class Processes:
         # Nothing is unregistered: the parent shares the same epoll object.
         with contextlib.suppress(OSError):
             self._selector.close()
+        self._outbox.close()
         for worker in self._workers:
             with contextlib.suppress(OSError):
                 worker.forget()
@@ -192,12 +200,12 @@ class Processes:
 class Worker:
     """A worker process, as seen by the process of the loop."""
 
-    def __init__(self, context: Any, setting: str, number: int, prefetch: int) -> None:
+    def __init__(self, context: Any, setting: str, number: int, prefetch: int, outbox: Outbox) -> None:
         self._setting = setting
         self.number = number
         self.tasks: OrderedDict[int, Rows] = OrderedDict()
         self._inbox = Inbox(prefetch + MOST_RESULTS_IN_USE)
-        self._outbox = Outbox()
+        self._outbox = outbox
         self.has_begun = False
         self._reason = ""
         ours, theirs = socket.socketpair()
@@ -220,9 +228,8 @@ class Worker:
 
     def send(self, message: Message, value: object) -> None:
         """Sends a message about an object."""
-        parcel, file = self._outbox.pack(take_apart(value))
-        given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
-        returned = tuple(self._inbox.return_unused())
+        parcel, file = self._outbox.pack(value, self.number)
+        given_up, returned = self._outbox.take_given_up(self.number), tuple(self._inbox.return_unused())
         # A worker that is gone is noticed when its answer is read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.channel.send(Message(message.kind, message.number, parcel, message.about, returned, given_up), file)
@@ -236,13 +243,20 @@ class Worker:
         """Whether a message says why the worker cannot begin."""
         return message.kind == "failure" and not self.has_begun
 
-    def open(self, message: Message, file: int | None, what: str) -> tuple[Any, TransformError | None]:
-        """Handles the blocks of a message; returns its object, or the error if that cannot be received."""
+    def open(self, message: Message, file: int | None, rows: Rows | None) -> tuple[Any, TransformError | None]:
+        """Handles the blocks of a message; returns its object, or the error if that cannot be received.
+
+        Args:
+            message: The message.
+            file: The file of its block, if the block is new.
+            rows: The rows that it is about, if the worker has begun.
+        """
         self._note(message, file)
-        assert message.parcel is not None, "results are in a block"  # noqa: S101
+        assert message.parcel is not None, "results are in parcels"  # noqa: S101
         try:
             return self._inbox.open(message.parcel, self._outbox), None
         except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - whatever the value's class raises
+            what = "why a worker cannot begin" if rows is None else f"the result for {rows}"
             failure = TransformError(f"{self._setting}: {what} cannot be received: {told(error)}")
             failure.__cause__ = error
             return None, failure
@@ -261,7 +275,7 @@ class Worker:
         if message.number <= num_abandoned:
             self._note(message, file)
             return None
-        value, failure = self.open(message, file, f"the result for {rows}")
+        value, failure = self.open(message, file, rows)
         if failure is not None or message.kind == "result":
             return Done(message.number, value, failure)
         return Done(message.number, None, value)
@@ -335,13 +349,14 @@ def _name_of(number: int) -> str:
         return f"signal {number}"
 
 
-def _end(workers: list[Worker], selector: selectors.BaseSelector, owner: int) -> None:
+def _end(workers: list[Worker], outbox: Outbox, selector: selectors.BaseSelector, owner: int) -> None:
     """Ends the workers: idle ones end by themselves, others are killed."""
     if os.getpid() != owner:
         return
     # Python drops exceptions of finalisers, and workers that have not ended yet would stay.
     with _held_interrupts() as came:
         selector.close()
+        outbox.close()
         for worker in workers:
             worker.let_go()
         deadline = time.monotonic() + SECONDS_TO_END

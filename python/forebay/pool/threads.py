@@ -15,6 +15,7 @@ from forebay.transforms import told
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from forebay import _lib
     from forebay.transforms import Program, Rows
 
 Task = tuple[int, Any, "Rows"]
@@ -53,6 +54,9 @@ class Threads:
     def is_short(self) -> bool:
         """Always True: handing a batch to a thread costs next to nothing."""
         return True
+
+    def supply(self, stream: _lib.Stream) -> None:
+        """Does nothing: threads have the memory of the stream."""
 
     def give(self, value: Any, rows: Rows) -> int:
         """Makes a thread run the program on a batch; returns the number of the task."""

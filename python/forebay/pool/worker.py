@@ -104,7 +104,7 @@ class Worker:
             # The process of the loop has ended, or ends this one.
             return
         except Exception as error:
-            # There is no shared memory or file descriptor left, which sending a failure would need as well.
+            # There is no shared memory or file descriptor left, which the next batch would need as well.
             self._send(Message("end", about=told(error)))
             raise
 
@@ -112,7 +112,7 @@ class Worker:
         """Loads the program; returns whether that worked."""
         hint = f"; {HOW_TO_BE_FOUND}"
         try:
-            assert message.parcel is not None, "a job is in a block"  # noqa: S101
+            assert message.parcel is not None, "a job is in a parcel"  # noqa: S101
             job: Job = pickle.loads(self._inbox.open(message.parcel))  # noqa: S301 - from a process of our own
             hint = ""
             program = sys.modules["__main__"]
@@ -167,14 +167,13 @@ class Worker:
             self._fail(message, TransformError(f"{self._setting}: a function failed on {rows}: {told(error)}"), error)
             return
         try:
-            buffers = take_apart(result)
-            del result
-            packed = self._outbox.pack(self._inbox.leave(buffers))
+            head, buffers = take_apart(result)
         except BaseException as error:  # noqa: BLE001 - told to the loop
             what = f"{self._setting}: the result for {rows} cannot be sent to the process of the loop"
             self._fail(message, TransformError(f"{what}: {told(error)}"), error)
             return
-        self._send(Message("result", message.number), *packed)
+        del result
+        self._send(Message("result", message.number), *self._outbox.write(head, self._inbox.leave(buffers)))
 
     def _fail(self, message: Message, error: TransformError, cause: BaseException | None) -> None:
         """Sends an error and its cause, with the traceback as a note, as far as they can be pickled."""
@@ -188,11 +187,10 @@ class Worker:
             kept.__traceback__ = None
             kept.add_note(f"in {place}:\n{text}")
         error.__cause__, error.__context__, error.__traceback__ = kept, None, None
-        self._send(Message("failure", message.number), *self._outbox.pack(take_apart(error)))
+        self._send(Message("failure", message.number), *self._outbox.pack(error))
 
     def _send(self, message: Message, parcel: Any = None, file: int | None = None) -> None:
-        given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
-        returned = tuple(self._inbox.return_unused())
+        given_up, returned = self._outbox.take_given_up(), tuple(self._inbox.return_unused())
         self._channel.send(Message(message.kind, message.number, parcel, message.about, returned, given_up), file)
 
 

@@ -4,28 +4,19 @@
 //! where a NaN appears among the others. So sums are computed in a type that holds them all, and extremes on integers
 //! of the same order as the floats; a projection above converts both back. Other floats computed from rows, such as the
 //! mean of two infinities, are made canonical there. Durations are summed as integers. Decimals of 256 bits, for which
-//! there is no wider type, use an aggregate of our own, as do frames with a moving start; see
-//! [`sliding`](super::sliding).
+//! there is no wider type, use an aggregate of our own ([`huge`]), and so do frames with a moving start
+//! ([`sliding`]).
 
-use std::collections::BTreeMap;
+mod huge;
+
 use std::sync::Arc;
 
-use arrow_array::ArrayRef;
-use arrow_array::cast::AsArray;
-use arrow_array::types::{Decimal256Type, DecimalType, Int64Type};
-use arrow_buffer::i256;
-use arrow_schema::{
-    DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DECIMAL256_MAX_SCALE, DataType, Field, FieldRef,
-};
+use arrow_schema::{DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, DFSchema, DataFusionError, Result as PlanResult, ScalarValue, plan_err};
+use datafusion::common::{Column, DFSchema, Result as PlanResult};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::logical_plan::{Aggregate, Projection, Window};
-use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, ExprSchemable, LogicalPlan, Signature, Volatility,
-    WindowFunctionDefinition, cast,
-};
+use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition, cast};
 
 use super::sliding;
 use crate::selection::{floats, numbers};
@@ -108,7 +99,7 @@ fn exact_call(mut call: Expr, schema: &DFSchema) -> PlanResult<(Expr, Outcome)> 
         _ => return Ok((call, Outcome::Exact)),
     };
     let name = aggregate.name().to_owned();
-    let own = huge_aggregate(&name, &data_type).or(moving);
+    let own = huge::of(&name, &data_type).or(moving);
     let other = match own {
         _ if floats::has_floats(&data_type) => Outcome::Floats,
         Some(_) => Outcome::Own,
@@ -185,17 +176,6 @@ fn widen_mean(expr: &mut Expr, schema: &DFSchema) -> bool {
     true
 }
 
-/// Returns our own aggregate for a sum or a mean of 256-bit decimals.
-fn huge_aggregate(name: &str, data_type: &DataType) -> Option<AggregateUDF> {
-    let is_mean = match name {
-        "sum" => false,
-        "avg" => true,
-        _ => return None,
-    };
-    let huge = || Huge { is_mean, signature: Signature::any(1, Volatility::Immutable) };
-    matches!(data_type, DataType::Decimal256(..)).then(|| AggregateUDF::new_from_impl(huge()))
-}
-
 /// Returns our own aggregate of this name and type for a frame with a moving start, if the engine's must not be used.
 fn sliding_aggregate(name: &str, data_type: &DataType, is_distinct: bool) -> Option<AggregateUDF> {
     match (is_distinct, data_type) {
@@ -216,172 +196,5 @@ fn wider(data_type: &DataType) -> Option<DataType> {
         // A type with fewer digits gets ten more than the summands.
         Decimal128(DECIMAL128_MAX_PRECISION, scale) => Some(Decimal256(DECIMAL256_MAX_PRECISION, *scale)),
         _ => None,
-    }
-}
-
-/// The sum or mean of 256-bit decimals.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Huge {
-    is_mean: bool,
-    signature: Signature,
-}
-
-impl AggregateUDFImpl for Huge {
-    fn name(&self) -> &'static str {
-        if self.is_mean { "avg" } else { "sum" }
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    /// Returns the type of the engine's aggregate.
-    fn return_type(&self, arguments: &[DataType]) -> PlanResult<DataType> {
-        let [DataType::Decimal256(precision, scale)] = *arguments else {
-            return plan_err!("expected decimals of 256 bits, got {arguments:?}");
-        };
-        let (digits, fraction) = if self.is_mean { (4, 4) } else { (10, 0) };
-        let precision = DECIMAL256_MAX_PRECISION.min(precision + digits);
-        Ok(DataType::Decimal256(precision, DECIMAL256_MAX_SCALE.min(scale + fraction)))
-    }
-
-    fn state_fields(&self, arguments: StateFieldsArgs<'_>) -> PlanResult<Vec<FieldRef>> {
-        let data_type = arguments.input_fields[0].data_type().clone();
-        let field = |part: &str, of| Arc::new(Field::new(format!("{}[{part}]", arguments.name), of, true));
-        Ok(if arguments.is_distinct {
-            vec![field("values", DataType::new_list(data_type, true))]
-        } else {
-            vec![field("low", data_type), field("carry", DataType::Int64), field("count", DataType::Int64)]
-        })
-    }
-
-    fn accumulator(&self, arguments: AccumulatorArgs<'_>) -> PlanResult<Box<dyn Accumulator>> {
-        Ok(Box::new(HugeSum {
-            of: arguments.expr_fields[0].data_type().clone(),
-            returns: arguments.return_type().clone(),
-            is_mean: self.is_mean,
-            low: i256::ZERO,
-            carry: 0,
-            num_values: 0,
-            counts: arguments.is_distinct.then(BTreeMap::new),
-        }))
-    }
-}
-
-/// The sum `low + carry * 2^256`, which no order of the values can make overflow.
-#[derive(Debug)]
-struct HugeSum {
-    of: DataType,
-    returns: DataType,
-    is_mean: bool,
-    low: i256,
-    carry: i64,
-    num_values: i64,
-    /// The values, if each is only added once.
-    counts: Option<BTreeMap<i256, usize>>,
-}
-
-impl HugeSum {
-    fn add(&mut self, value: i256) {
-        if self.low.checked_add(value).is_none() {
-            self.carry += if value.is_negative() { -1 } else { 1 };
-        }
-        self.low = self.low.wrapping_add(value);
-    }
-
-    /// Returns the sum, or the mean rounded towards zero to `num_decimals` more than the values have, if it fits.
-    fn result(&self, num_decimals: u32) -> Option<i256> {
-        let sum = Some(self.low).filter(|_| self.carry == 0)?;
-        if !self.is_mean {
-            return Some(sum);
-        }
-        let (num_values, unit) = (i256::from_i128(self.num_values.into()), i256::from_i128(10_i128.pow(num_decimals)));
-        let rest = sum.wrapping_rem(num_values).wrapping_mul(unit).wrapping_div(num_values);
-        sum.wrapping_div(num_values).checked_mul(unit)?.checked_add(rest)
-    }
-}
-
-impl Accumulator for HugeSum {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> PlanResult<()> {
-        for value in values[0].as_primitive::<Decimal256Type>().iter().flatten() {
-            if let Some(counts) = &mut self.counts {
-                let count = counts.entry(value).or_default();
-                *count += 1;
-                if *count > 1 {
-                    continue;
-                }
-            }
-            self.add(value);
-            self.num_values += 1;
-        }
-        Ok(())
-    }
-
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> PlanResult<()> {
-        for value in values[0].as_primitive::<Decimal256Type>().iter().flatten() {
-            if let Some(counts) = &mut self.counts {
-                let count = counts.entry(value).or_default();
-                *count = count.saturating_sub(1);
-                if *count > 0 {
-                    continue;
-                }
-                counts.remove(&value);
-            }
-            self.add(value.wrapping_neg());
-            self.num_values -= 1;
-        }
-        Ok(())
-    }
-
-    fn supports_retract_batch(&self) -> bool {
-        true
-    }
-
-    fn evaluate(&mut self) -> PlanResult<ScalarValue> {
-        let (DataType::Decimal256(_, from), DataType::Decimal256(precision, scale)) = (&self.of, &self.returns) else {
-            return plan_err!("expected decimals of 256 bits, got {}", self.of);
-        };
-        if self.num_values == 0 {
-            return Ok(ScalarValue::Decimal256(None, *precision, *scale));
-        }
-        let fits = |value: &i256| Decimal256Type::is_valid_decimal_precision(*value, *precision);
-        let value = self.result(scale.abs_diff(*from).into()).filter(fits).ok_or_else(|| {
-            let statistic = if self.is_mean { "mean" } else { "sum" };
-            DataFusionError::Execution(format!("a {statistic} of {} has more than {precision} digits", self.of))
-        })?;
-        Ok(ScalarValue::Decimal256(Some(value), *precision, *scale))
-    }
-
-    fn size(&self) -> usize {
-        let num_counts = self.counts.as_ref().map_or(0, BTreeMap::len);
-        size_of_val(self) + num_counts * size_of::<(i256, usize)>()
-    }
-
-    fn state(&mut self) -> PlanResult<Vec<ScalarValue>> {
-        let DataType::Decimal256(precision, scale) = self.of else {
-            return plan_err!("expected decimals of 256 bits, got {}", self.of);
-        };
-        let scalar = |value: i256| ScalarValue::Decimal256(Some(value), precision, scale);
-        Ok(match &self.counts {
-            Some(counts) => {
-                let values: Vec<_> = counts.keys().copied().map(scalar).collect();
-                vec![ScalarValue::List(ScalarValue::new_list_nullable(&values, &self.of))]
-            }
-            None => vec![scalar(self.low), self.carry.into(), self.num_values.into()],
-        })
-    }
-
-    fn merge_batch(&mut self, states: &[ArrayRef]) -> PlanResult<()> {
-        if self.counts.is_some() {
-            return states[0].as_list::<i32>().iter().flatten().try_for_each(|values| self.update_batch(&[values]));
-        }
-        let (carries, counts) = (states[1].as_primitive::<Int64Type>(), states[2].as_primitive::<Int64Type>());
-        for (row, low) in states[0].as_primitive::<Decimal256Type>().iter().enumerate() {
-            let Some(low) = low else { continue };
-            self.add(low);
-            self.carry += carries.value(row);
-            self.num_values += counts.value(row);
-        }
-        Ok(())
     }
 }

@@ -1,9 +1,11 @@
-//! Sums, means, deviations and what relates two columns, over frames with a moving start.
+//! Sums, means, deviations and, in [`pairs`], what relates two columns, over frames with a moving start.
 //!
 //! The engine subtracts what leaves a frame from what it has added. That rounds twice, and a NaN or an infinity never
 //! leaves. Here a frame is a queue of two stacks (Tangwongsan et al., "General incremental sliding-window aggregation",
 //! VLDB 2015): each row that leaves next stores the aggregate of itself and the following ones, so nothing is ever
 //! subtracted, and each row costs two additions. For `DISTINCT` integers, which are exact, what leaves is subtracted.
+
+mod pairs;
 
 use std::collections::HashMap;
 
@@ -15,6 +17,9 @@ use datafusion::common::{Result as PlanResult, ScalarValue, not_impl_err};
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
+
+pub(super) use self::pairs::of_pairs;
+use self::pairs::{PairFrame, PairStatistic};
 
 /// Returns the replacement for an aggregate of doubles, if it needs one.
 pub(super) fn of_floats(name: &str) -> Option<AggregateUDF> {
@@ -28,25 +33,6 @@ pub(super) fn of_floats(name: &str) -> Option<AggregateUDF> {
         _ => return None,
     };
     Some(AggregateUDF::new_from_impl(Sliding::new(name, statistic)))
-}
-
-/// Returns the replacement for an aggregate of pairs of doubles, if it needs one.
-pub(super) fn of_pairs(name: &str) -> Option<AggregateUDF> {
-    let (name, statistic) = match name {
-        "covar_samp" => ("covar_samp", PairStatistic::Covariance { num_free: 1 }),
-        "covar_pop" => ("covar_pop", PairStatistic::Covariance { num_free: 0 }),
-        "corr" => ("corr", PairStatistic::Correlation),
-        "regr_slope" => ("regr_slope", PairStatistic::Slope),
-        "regr_intercept" => ("regr_intercept", PairStatistic::Intercept),
-        "regr_r2" => ("regr_r2", PairStatistic::Determination),
-        "regr_avgx" => ("regr_avgx", PairStatistic::MeanX),
-        "regr_avgy" => ("regr_avgy", PairStatistic::MeanY),
-        "regr_sxx" => ("regr_sxx", PairStatistic::SquaresX),
-        "regr_syy" => ("regr_syy", PairStatistic::SquaresY),
-        "regr_sxy" => ("regr_sxy", PairStatistic::Products),
-        _ => return None,
-    };
-    Some(AggregateUDF::new_from_impl(Sliding::new(name, Statistic::OfPairs(statistic))))
 }
 
 /// Returns the replacement for the sum of distinct 128-bit decimals.
@@ -70,24 +56,6 @@ enum Statistic {
     },
     DistinctSum,
     OfPairs(PairStatistic),
-}
-
-/// The statistic of the pairs of a frame, whose first values are the `y`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum PairStatistic {
-    /// The sum of products divided by the number of pairs minus `num_free`.
-    Covariance {
-        num_free: u8,
-    },
-    Correlation,
-    Slope,
-    Intercept,
-    Determination,
-    MeanX,
-    MeanY,
-    SquaresX,
-    SquaresY,
-    Products,
 }
 
 /// An aggregate only for windows.
@@ -123,7 +91,7 @@ impl AggregateUDFImpl for Sliding {
             (&DataType::Decimal128(precision, scale), _) => {
                 Box::new(DistinctSum { precision, scale, counts: HashMap::new(), sum: 0 })
             }
-            (_, Statistic::OfPairs(statistic)) => Box::new(PairFrame { statistic, pairs: Queue::default() }),
+            (_, Statistic::OfPairs(statistic)) => Box::new(PairFrame::new(statistic)),
             _ => Box::new(Frame { statistic: self.statistic, ..Frame::default() }),
         })
     }
@@ -186,38 +154,6 @@ impl Moments {
     /// Returns the number of rows minus `num_free`, if any remain.
     fn num_above(&self, num_free: u8) -> Option<f64> {
         Some(self.num_values - f64::from(num_free)).filter(|num| *num > 0.0)
-    }
-}
-
-/// The combined moments of some pairs.
-#[derive(Debug, Clone, Copy, Default)]
-struct PairMoments {
-    y: Moments,
-    x: Moments,
-    /// Sum of the products of the distances from the means.
-    products: f64,
-}
-
-impl Summary for PairMoments {
-    type Row = (f64, f64);
-
-    fn of((y, x): (f64, f64)) -> Self {
-        let (y, x) = (Moments::of(y), Moments::of(x));
-        // Zero, or NaN if a value is not finite.
-        Self { y, x, products: y.squares + x.squares }
-    }
-
-    fn and(self, other: Self) -> Self {
-        if self.y.num_values == 0.0 {
-            return other;
-        }
-        if other.y.num_values == 0.0 {
-            return self;
-        }
-        let (y, x) = (self.y.and(other.y), self.x.and(other.x));
-        let distances = (other.y.mean - self.y.mean) * (other.x.mean - self.x.mean);
-        let weight = self.y.num_values * other.y.num_values / y.num_values;
-        Self { y, x, products: self.products + other.products + distances * weight }
     }
 }
 
@@ -314,71 +250,6 @@ impl Accumulator for Frame {
     }
 }
 
-/// A frame of two columns. Pairs with a NULL do not count.
-#[derive(Debug)]
-struct PairFrame {
-    statistic: PairStatistic,
-    pairs: Queue<PairMoments>,
-}
-
-/// Returns the pairs of two columns that have no NULL.
-fn pairs_of(values: &[ArrayRef]) -> impl Iterator<Item = (f64, f64)> {
-    let [y, x] = [0, 1].map(|column| values[column].as_primitive::<Float64Type>().iter());
-    y.zip(x).filter_map(|(y, x)| y.zip(x))
-}
-
-impl Accumulator for PairFrame {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> PlanResult<()> {
-        pairs_of(values).for_each(|pair| self.pairs.push(pair));
-        Ok(())
-    }
-
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> PlanResult<()> {
-        pairs_of(values).for_each(|_| self.pairs.pop());
-        Ok(())
-    }
-
-    fn supports_retract_batch(&self) -> bool {
-        true
-    }
-
-    fn evaluate(&mut self) -> PlanResult<ScalarValue> {
-        let PairMoments { y, x, products } = self.pairs.summary();
-        let is_line = y.num_values > 1.0 && x.squares != 0.0;
-        let slope = products / x.squares;
-        let of_any = |value: f64| (y.num_values > 0.0).then_some(value);
-        let value = match self.statistic {
-            PairStatistic::Covariance { num_free } => y.num_above(num_free).map(|num| products / num),
-            // As for the engine, NULL if only one column has a NaN.
-            PairStatistic::Correlation if y.squares.is_nan() != x.squares.is_nan() => None,
-            PairStatistic::Correlation => {
-                (is_line && y.squares != 0.0).then(|| products / x.squares.sqrt() / y.squares.sqrt())
-            }
-            PairStatistic::Slope => is_line.then_some(slope),
-            PairStatistic::Intercept => is_line.then_some(y.mean - slope * x.mean),
-            PairStatistic::Determination => (is_line && y.squares != 0.0).then(|| slope * (products / y.squares)),
-            PairStatistic::MeanX => of_any(x.total_mean()),
-            PairStatistic::MeanY => of_any(y.total_mean()),
-            PairStatistic::SquaresX => of_any(x.squares),
-            PairStatistic::SquaresY => of_any(y.squares),
-            PairStatistic::Products => of_any(products),
-        };
-        Ok(ScalarValue::Float64(value))
-    }
-
-    fn size(&self) -> usize {
-        size_of_val(self) + self.pairs.capacity_bytes()
-    }
-
-    fn state(&mut self) -> PlanResult<Vec<ScalarValue>> {
-        not_impl_err!("frames are not computed in parts")
-    }
-
-    fn merge_batch(&mut self, _states: &[ArrayRef]) -> PlanResult<()> {
-        not_impl_err!("frames are not computed in parts")
-    }
-}
-
 /// The sum of the distinct values of a frame.
 #[derive(Debug)]
 struct DistinctSum {
@@ -452,7 +323,11 @@ mod tests {
         slide_columns(state, std::slice::from_ref(column), frames)
     }
 
-    fn slide_columns(mut state: impl Accumulator, columns: &[ArrayRef], frames: &[(usize, usize)]) -> Vec<ScalarValue> {
+    pub(super) fn slide_columns(
+        mut state: impl Accumulator,
+        columns: &[ArrayRef],
+        frames: &[(usize, usize)],
+    ) -> Vec<ScalarValue> {
         let (mut start, mut end) = (0, 0);
         let rows = |start, end| columns.iter().map(|column| column.slice(start, end - start)).collect::<Vec<_>>();
         let slid = frames.iter().map(|&frame| {
@@ -464,36 +339,8 @@ mod tests {
         slid.collect()
     }
 
-    /// Returns the statistic of pairs of small integers by its definition.
-    fn of_rows(statistic: PairStatistic, rows: &[(f64, f64)]) -> Option<f64> {
-        let num = rows.len() as f64;
-        let sum = |of: &dyn Fn(f64, f64) -> f64| rows.iter().map(|&(y, x)| of(y, x)).sum::<f64>();
-        let (mean_y, mean_x) = (sum(&|y, _| y) / num, sum(&|_, x| x) / num);
-        // Exactly zero if all are equal.
-        let squares_y = (num * sum(&|y, _| y * y) - sum(&|y, _| y).powi(2)) / num;
-        let squares_x = (num * sum(&|_, x| x * x) - sum(&|_, x| x).powi(2)) / num;
-        let products = sum(&|y, x| (y - mean_y) * (x - mean_x));
-        let is_line = num > 1.0 && squares_x > 0.0;
-        let slope = products / squares_x;
-        let (holds, value) = match statistic {
-            PairStatistic::Covariance { num_free } => {
-                (num > f64::from(num_free), products / (num - f64::from(num_free)))
-            }
-            PairStatistic::Correlation => (is_line && squares_y > 0.0, products / (squares_x * squares_y).sqrt()),
-            PairStatistic::Determination => (is_line && squares_y > 0.0, products * products / (squares_x * squares_y)),
-            PairStatistic::Slope => (is_line, slope),
-            PairStatistic::Intercept => (is_line, mean_y - slope * mean_x),
-            PairStatistic::MeanX => (num > 0.0, mean_x),
-            PairStatistic::MeanY => (num > 0.0, mean_y),
-            PairStatistic::SquaresX => (num > 0.0, squares_x),
-            PairStatistic::SquaresY => (num > 0.0, squares_y),
-            PairStatistic::Products => (num > 0.0, products),
-        };
-        holds.then_some(value)
-    }
-
     /// Frames of up to `num_rows` rows whose starts and ends never go back.
-    fn frames(num_rows: usize) -> impl Strategy<Value = Vec<(usize, usize)>> {
+    pub(super) fn frames(num_rows: usize) -> impl Strategy<Value = Vec<(usize, usize)>> {
         let bounds = || prop::collection::vec(0..=num_rows, 1..20);
         (bounds(), bounds()).prop_map(|(mut starts, mut ends)| {
             starts.sort_unstable();
@@ -535,43 +382,6 @@ mod tests {
                         (found, expected) => found == expected,
                     };
                     prop_assert!(is_near, "{statistic:?} of {rows:?}: {found:?}");
-                }
-            }
-        }
-
-        #[test]
-        fn frames_have_the_statistics_of_their_pairs(
-            (pairs, frames) in prop::collection::vec(prop::option::of((-9_i8..9, prop::option::of(-9_i8..9))), 0..60)
-                .prop_flat_map(|pairs| { let len = pairs.len(); (Just(pairs), frames(len)) }),
-        ) {
-            let ys: Vec<Option<f64>> = pairs.iter().map(|pair| pair.map(|(y, _)| y.into())).collect();
-            let xs: Vec<Option<f64>> = pairs.iter().map(|pair| pair.and_then(|(_, x)| x).map(f64::from)).collect();
-            let columns = [ys.clone(), xs.clone()].map(|column| Arc::new(Float64Array::from(column)) as ArrayRef);
-            let statistics = [
-                PairStatistic::Covariance { num_free: 1 },
-                PairStatistic::Covariance { num_free: 0 },
-                PairStatistic::Correlation,
-                PairStatistic::Slope,
-                PairStatistic::Intercept,
-                PairStatistic::Determination,
-                PairStatistic::MeanX,
-                PairStatistic::MeanY,
-                PairStatistic::SquaresX,
-                PairStatistic::SquaresY,
-                PairStatistic::Products,
-            ];
-            for statistic in statistics {
-                let found = slide_columns(PairFrame { statistic, pairs: Queue::default() }, &columns, &frames);
-                for (found, &(start, end)) in found.into_iter().zip(&frames) {
-                    let rows = ys[start..end].iter().zip(&xs[start..end]);
-                    let rows: Vec<(f64, f64)> = rows.filter_map(|(y, x)| y.zip(*x)).collect();
-                    let expected = of_rows(statistic, &rows);
-                    let ScalarValue::Float64(found) = found else { panic!("{found:?}") };
-                    let is_near = match (found, expected) {
-                        (Some(found), Some(expected)) => (found - expected).abs() <= 1e-9 * expected.abs().max(1.0),
-                        (found, expected) => found == expected,
-                    };
-                    prop_assert!(is_near, "{statistic:?} of {rows:?}: {found:?}, expected {expected:?}");
                 }
             }
         }

@@ -187,7 +187,7 @@ class Dataset:
         functions: Mapping[str, Function] | None = None,
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
     ) -> QueryResult:
-        """Runs any `SELECT`, including `GROUP BY`, joins of any kind and unions, and returns its rows.
+        """Runs any `SELECT`, including `GROUP BY`, joins of any kind and unions, and returns its rows, to be read once.
 
         Sorts that exceed `memory_limit` spill to temporary files; the smaller side of a join, by rows, must fit into
         half of it.
@@ -200,11 +200,12 @@ class Dataset:
             memory_limit: Bytes that the query may hold.
 
         Raises:
-            QueryError: the query does not parse or type-check, or names a table that was not passed; while the rows are
-                read: it fails on a value.
+            QueryError: the query does not parse or type-check, or names a table that was not passed; now or in a loop
+                over the rows: it fails on a value. An Arrow library that reads the rows raises an
+                [exception of its own](../howto/errors.md#through-arrow) instead, with the same message.
             ColumnNotFoundError: a column is not in the dataset.
             SettingError: a parameter, table or function cannot be used.
-            MemoryLimitError: the query needs more than `memory_limit`, even with spilling.
+            MemoryLimitError: as when it fails on a value: it needs more than `memory_limit`, even with spilling.
 
         Example:
             >>> import pyarrow as pa
@@ -214,11 +215,11 @@ class Dataset:
         memory_limit = check_count("memory_limit", memory_limit, least=LEAST_MEMORY_LIMIT)
         rows = self._native.query(check_text("query", query), *_inputs(params, tables, functions), memory_limit)
         if not isinstance(rows, _lib.Dataset):
-            return QueryResult(rows)
+            return QueryResult(rows, rows)
         kept = Dataset(rows)
         batch_rows = kept._make_reader(ReadOptions(memory_limit=memory_limit), reads_all=True).fitting_batch_rows
         stream: Stream[Any] = kept.batches(batch_rows, rank=0, world_size=1, memory_limit=memory_limit)
-        return QueryResult(stream.reader.stream(0, stream._native_share()))
+        return QueryResult(stream.reader.stream(0, stream._native_share()), rows)
 
     def select_columns(self, column_names: str | Sequence[str]) -> Dataset:
         """Keeps the named columns, in that order. Never changes rows or their order.

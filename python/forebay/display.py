@@ -24,10 +24,10 @@ def dataset_text(dataset: Dataset) -> str:
     return "\n".join(lines + [f"  {line}" for line in _query(dataset)])
 
 
-def result_text(rows: _lib.Rows) -> str:
+def result_text(columns: _lib.Dataset | _lib.Rows) -> str:
     """Returns how the rows of a query are read, and their columns and types."""
     how = "rows to be read once, by `pyarrow.table(result)`, `polars.DataFrame(result)`, ..."
-    return "\n".join([f"QueryResult({how})", *_column_lines(rows)])
+    return "\n".join([f"QueryResult({how})", *_column_lines(columns)])
 
 
 def dataset_html(dataset: Dataset) -> str:

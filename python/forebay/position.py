@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from forebay.exceptions import SettingError, StateError
 from forebay.options import check_count
 from forebay.passes import MOST_DONE, MOST_EPOCH, Cursor, Passes, Run, check_ends
-from forebay.states import check_dict
+from forebay.states import check_state
 from forebay.warned import warn_of_files
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ class Position:
         Raises:
             StateError: `state` belongs to another dataset version, query or order; the message says what differs.
         """
-        check_dict(state)
+        check_state(state)
         self._check_kind(state)
         try:
             text = json.dumps({key: value for key, value in state.items() if key not in ("worker", "steps", "pack")})

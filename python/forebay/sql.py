@@ -34,9 +34,10 @@ class Function:
     """A Python function that queries may call.
 
     It gets one `pyarrow.Array` per argument, or the number of rows if it has no arguments, and returns an Arrow array
-    with as many values. It must return equal values for equal arguments. It runs on Forebay's threads, one call at a
-    time because of the GIL; in `DataLoader` workers, it must be one that `pickle` finds by name. States identify it by
-    its name only: if it comes to return other values, rename it, so that older states are refused.
+    with as many values. It must accept empty arrays, with which it is called when a query is planned, and must return
+    equal values for equal arguments. It runs on Forebay's threads, one call at a time because of the GIL; in
+    `DataLoader` workers, it must be one that `pickle` finds by name. States identify it by its name only: if it comes
+    to return other values, rename it, so that older states are refused.
 
     Example:
         >>> import pyarrow as pa, pyarrow.compute as pc
@@ -83,14 +84,16 @@ class QueryResult:
     """The rows of a query, to be read once: an Arrow stream and an iterator of batches.
 
     Works in `pa.table(result)`, `pl.DataFrame(result)`, `duckdb.sql("FROM result")`, ... Reads ahead from the first
-    batch on; `close()`, or the end of a `with` block, stops it early.
+    batch on; `close()`, or the end of a `with` block, stops it early. To read the rows again, call `query` again, or
+    keep the table.
 
     Raises:
         ClosedError: the rows were closed, or another consumer took them.
     """
 
-    def __init__(self, rows: Any) -> None:
+    def __init__(self, rows: Any, columns: _lib.Dataset | _lib.Rows) -> None:
         self._rows = rows
+        self._columns = columns
 
     # Hidden from type checkers, which would take it to mean that a result has every attribute.
     if not TYPE_CHECKING:
@@ -98,8 +101,15 @@ class QueryResult:
         def __getattr__(self, name: str) -> Never:
             raise familiar.missing(self, "the result of a query", name, familiar.OF_QUERY_RESULT)
 
+        # Without it, `pandas.DataFrame(result)` would take each batch for a row, and NumPy the result for an object.
+        def __array__(self, *_: object, **__: object) -> Never:
+            raise TypeError(
+                "the result of a query is no array; `pyarrow.table(result).to_pandas()` makes a data frame of it, and "
+                "`pyarrow.table(result)['n'].to_numpy()` an array of a column"
+            )
+
     def __repr__(self) -> str:
-        return display.result_text(self._rows)
+        return display.result_text(self._columns)
 
     def __iter__(self) -> Iterator[_lib.Batch]:
         return Iteration(self._batches(), "query again")
@@ -178,9 +188,13 @@ def make_tables(tables: Mapping[str, Any] | None, load: Callable[[str], Dataset]
             kind, instead = type(table).__name__, ""
             if type(table).__module__.startswith("datasets."):
                 kind, instead = f"datasets.{kind}", "; `table.with_format('arrow')[:]` is one"
+            elif kind == "LazyFrame":
+                instead = "; `table.collect()` is one"
+            elif isinstance(table, list | tuple) and all(isinstance(row, Mapping) for row in table):
+                instead = "; `pyarrow.Table.from_pylist(table)` is one"
             raise SettingError(
-                f"tables: `{name}` is of type {kind}; expected a Dataset of Forebay, a path or URI of Parquet, or "
-                f"a table of an Arrow library (pyarrow, Polars, pandas 2.2 or later, DuckDB, ...){instead}"
+                f"tables: `{name}` is of type {kind}; expected a Dataset of Forebay, a path or URI of Parquet, a dict "
+                f"of columns, or a table of an Arrow library (pyarrow, Polars, pandas from 2.2, DuckDB, ...){instead}"
             )
         try:
             return _lib.Table(table)

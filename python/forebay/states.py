@@ -13,6 +13,9 @@ Hole = dict[str, Any]
 _OF_A_HOLE = ("span", "start", "end")
 """What identifies a hole."""
 
+_OF_A_PLACE = ("epoch", "position")
+"""What says where in its stream a state is."""
+
 _OF_A_STREAM = ("version", "fingerprint", "query", "order")
 """What the states of all ranks and workers of a stream have in common."""
 
@@ -56,16 +59,32 @@ def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dic
     return reduced | {"holes": list(holes.values())} if holes else reduced
 
 
-def check_dict(state: object) -> None:
-    """Refuses what is not a dict, such as the JSON of one."""
+def check_state(state: object) -> None:
+    """Refuses what is not a dict, such as the JSON of one, states of loaders, and numbers that are no position."""
     if not isinstance(state, Mapping):
         hint = "; `json.loads` makes one of JSON" if isinstance(state, str | bytes) else ""
         raise StateError(f"not a Forebay state: expected a dict, got {type(state).__name__}{hint}")
+    if "position" not in state and _is_around_another(state):
+        raise StateError(
+            "not the state of a stream, but of something that holds one, such as a `StatefulDataLoader`: load it "
+            "there, by its `load_state_dict`, or load here what `forebay.cursor(state)` makes of it"
+        )
+    _check_counts(state, [name for name in _OF_A_PLACE if name in state])
+
+
+def _is_around_another(state: Mapping[str, Any]) -> bool:
+    """Whether a state of a stream is somewhere in another dict."""
+    try:
+        return any(True for _ in _states_in(state))
+    except StateError:  # of a loader, and too old to be reduced
+        return True
+    except RecursionError:
+        return False
 
 
 def _check(state: Mapping[str, Any]) -> None:
     """Refuses a state in which the parts that this module uses are malformed."""
-    _check_counts(state, ("epoch", "position"), "the state")
+    _check_counts(state, _OF_A_PLACE)
     if "worker" in state:
         _check_counts(state["worker"], ("index", "num_workers"), "worker")
     holes = state.get("holes", ())
@@ -75,13 +94,14 @@ def _check(state: Mapping[str, Any]) -> None:
         _check_counts(hole, _OF_A_HOLE, "holes")
 
 
-def _check_counts(part: object, names: Sequence[str], where: str) -> None:
+def _check_counts(part: object, names: Sequence[str], where: str = "") -> None:
     if not isinstance(part, Mapping):
         raise StateError(f"not a Forebay state: {where}: expected a dict, got {part!r}")
     for name in names:
         value = part.get(name)
         if type(value) is not int or value < 0:
-            raise StateError(f"not a Forebay state: {where}: `{name}`: expected a number of 0 or more, got {value!r}")
+            named = f"{where}.{name}" if where else name
+            raise StateError(f"not a Forebay state: {named}: expected a number of 0 or more, got {value!r}")
 
 
 def _states_in(value: object) -> Iterator[Mapping[str, Any]]:

@@ -109,12 +109,19 @@ def _reason(said: str, schema: Any, known: Any) -> str:
             return f"column `{field.name}` is `{field.type}`, a type that Substrait does not have"
     if "unsafe casts" in said:
         return "it compares with a value that is of another type than the column, or of one that Substrait lacks"
+    if said.startswith(("Function", "Array type")) and "int64" in said and "string" in said and _has_labels(schema):
+        return f"{said}; a ClassLabel is a number in expressions, while SQL takes the names of its classes"
     _, is_literal, value = said.partition("Expression::Literal from ")
     if is_literal:
         is_fine = re.fullmatch(r"[\d-]+ [\d:]+\.\d{9}Z?", value)
         kind = "`timestamp[ns]`, but of `timestamp[us]`" if is_fine else f"the type of `{value}`"
         return f"Substrait has no values of {kind}"
     return said
+
+
+def _has_labels(schema: Any) -> bool:
+    """Whether the features in the metadata of a schema have a ClassLabel."""
+    return b'"ClassLabel"' in (schema.metadata or {}).get(b"huggingface", b"")
 
 
 def _known_columns(schema: Any, integers: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Features, List, Value
@@ -151,6 +152,16 @@ def test_a_name_that_no_class_has_is_refused(condition: str, message: str, ds: f
     with pytest.raises(fb.QueryError) as refused:
         ds.sql("SELECT * FROM dataset ORDER BY row").filter(condition)
     assert message in str(refused.value)
+
+
+def test_an_expression_with_a_name_is_refused_and_sql_is_named(ds: fb.Dataset) -> None:
+    assert rows(ds.filter(pc.field("label") == 1)) == rows(ds.filter("label = 'dog'"))
+    for expression in (pc.field("label") == "dog", pc.field("label").isin(["dog"])):
+        with pytest.raises(fb.SettingError, match="a ClassLabel is a number in expressions, while SQL takes the names"):
+            ds.filter(expression)
+    with pytest.raises(fb.SettingError, match="no kernel") as refused:
+        ds.filter(pc.field("text") == 1.5)
+    assert "ClassLabel" not in str(refused.value)
 
 
 def test_names_are_those_of_the_features_that_were_given(ds: fb.Dataset) -> None:

@@ -374,11 +374,12 @@ def test_what_may_change_is_not_refused(dataset: fb.Dataset) -> None:
     ("change", "words"),
     [
         ({"position": NUM_ROWS + 1}, f"position: expected at most {NUM_ROWS}, got {NUM_ROWS + 1}"),
-        ({"position": -1}, "not a Forebay state: invalid value: integer `-1`"),
-        ({"position": "3"}, 'not a Forebay state: invalid type: string "3"'),
-        ({"position": 1.5}, "not a Forebay state: invalid type: floating point `1.5`"),
-        ({"epoch": -1}, "not a Forebay state: invalid value: integer `-1`"),
-        ({"epoch": None}, "not a Forebay state: invalid type: null"),
+        ({"position": -1}, "not a Forebay state: position: expected a number of 0 or more, got -1"),
+        ({"position": "3"}, "not a Forebay state: position: expected a number of 0 or more, got '3'"),
+        ({"position": 1.5}, "not a Forebay state: position: expected a number of 0 or more, got 1.5"),
+        ({"position": 1 << 64}, "not a Forebay state: invalid type: floating point"),
+        ({"epoch": -1}, "not a Forebay state: epoch: expected a number of 0 or more, got -1"),
+        ({"epoch": None}, "not a Forebay state: epoch: expected a number of 0 or more, got None"),
         ({"version": 2}, "expected a state of version `1`, got version `2`"),
         ({"order": "sequential"}, 'not a Forebay state: invalid type: string "sequential"'),
         ({"query": None}, "not a Forebay state: invalid type: null, expected a sequence"),
@@ -399,6 +400,18 @@ def test_a_malformed_state_is_refused(dataset: fb.Dataset, change: dict[str, Any
 def test_what_is_no_state_is_refused(dataset: fb.Dataset, state: Any) -> None:
     # Only of text: that may be the JSON of one.
     assert ("`json.loads` makes one" in refusal(dataset.batches(10), state)) == isinstance(state, str)
+
+
+def test_the_state_of_what_holds_a_stream_is_refused_and_where_it_belongs_is_named(dataset: fb.Dataset) -> None:
+    stream = dataset.batches(10)
+    state = after(dataset.batches(10), 3)
+    workers = {"_steps_since_snapshot": 0, "_snapshot": {"_worker_snapshots": {"worker_0": {"dataset_state": state}}}}
+    for outer in ({"dataset_state": state}, workers, workers | {"_steps_since_snapshot": 2}, {"all": [state]}):
+        message = refusal(stream, outer)
+        assert "such as a `StatefulDataLoader`: load it there" in message
+        assert "`forebay.cursor(state)`" in message
+    stream.load_state_dict(fb.cursor(workers))
+    assert stream.state_dict() == state
 
 
 def test_a_workers_state_is_refused_by_other_workers_batches_or_worlds(dataset: fb.Dataset) -> None:

@@ -503,6 +503,7 @@ def test_results_of_queries_show_their_columns(ds: fb.Dataset) -> None:
     assert repr(result).splitlines()[1:] == ["  lang  Utf8", "  n     Int64"]
     pa.table(result)
     assert repr(result).startswith("QueryResult(rows to be read once")
+    assert repr(ds.query("SELECT id FROM dataset LIMIT 3")).splitlines()[1:] == ["  id  Int64"]
 
 
 def test_explain_tells_of_the_order_of_a_query(ds: fb.Dataset) -> None:
@@ -601,6 +602,20 @@ def test_tables_that_hold_what_no_array_holds_are_refused(ds: fb.Dataset, values
         len(ds.sql("SELECT d.id FROM dataset d JOIN t ON d.id = t.id WHERE upper(t.v) = 'A'", tables=tables))
 
 
+def test_functions_get_empty_arrays_when_a_query_is_planned(ds: fb.Dataset) -> None:
+    lengths = []
+
+    def count(text: pa.Array) -> pa.Array:
+        lengths.append(len(text))
+        return pc.utf8_length(text)
+
+    functions = {"count_letters": fb.Function(call=count, arguments=[pa.string()], returns=pa.int32())}
+    counted = ds.sql("SELECT count_letters(lang) AS n FROM dataset", functions=functions)
+    assert set(lengths) == {0}
+    assert pa.table(counted).num_rows == NUM_ROWS
+    assert max(lengths) > 0
+
+
 @pytest.mark.parametrize("how", BROKEN)
 def test_functions_that_fail_say_so(ds: fb.Dataset, how: str) -> None:
     call, said = BROKEN[how]
@@ -632,6 +647,17 @@ def test_a_query_result_is_read_once(ds: fb.Dataset) -> None:
     pa.table(rows)
     with pytest.raises(fb.ClosedError, match="closed or consumed before"):
         pa.table(rows)
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT id, lang FROM dataset LIMIT 3", "SELECT lang, count(*) FROM dataset GROUP BY 1"]
+)
+def test_a_query_result_is_no_array_of_batches(ds: fb.Dataset, sql: str) -> None:
+    rows = ds.query(sql)
+    for take in (pd.DataFrame, np.asarray):
+        with pytest.raises(TypeError, match=r"no array; `pyarrow\.table\(result\)\.to_pandas\(\)` makes a data frame"):
+            take(rows)
+    assert pa.table(rows).to_pandas().equals(pd.DataFrame.from_arrow(ds.query(sql)))
 
 
 def test_a_forked_child_is_refused_its_parents_rows_and_does_not_wait(ds: fb.Dataset) -> None:
@@ -712,8 +738,13 @@ def test_arguments_that_make_no_sense_are_refused(ds: fb.Dataset) -> None:
         ds.sql("SELECT id FROM dataset", params={"x": 1})
     with pytest.raises(fb.SettingError, match="params: `x`"):
         ds.sql("SELECT id FROM dataset WHERE id = $x", params={"x": object()})
-    with pytest.raises(fb.SettingError, match="tables: `t` is of type int"):
-        ds.sql("SELECT id FROM dataset", tables={"t": 7})
+    for table, said in (
+        (7, "int; expected .* a dict of columns, "),
+        ([{"id": 1}], r"list; .*; `pyarrow\.Table\.from_pylist\(table\)` is one"),
+        (pl.LazyFrame({"id": [1]}), r"LazyFrame; .*; `table\.collect\(\)` is one"),
+    ):
+        with pytest.raises(fb.SettingError, match=f"tables: `t` is of type {said}"):
+            ds.sql("SELECT id FROM dataset", tables={"t": table})
     with pytest.raises(fb.SettingError, match="`dataset` is the dataset itself"):
         ds.sql("SELECT id FROM dataset", tables={"dataset": LABELS})
     with pytest.raises(fb.SettingError, match=r"functions: `f` .* `forebay.Function`"):

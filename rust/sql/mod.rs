@@ -13,7 +13,8 @@
 //! [`function`] are functions, [`any`] is `= ANY`, [`parameters`] are placeholders. [`aggregates`] are made exact,
 //! [`labels`] are class names, [`moments`] and [`choices`] handle distant or precise dates and times, [`keys`] and
 //! [`windows`] orders that the engine refuses, [`firsts`] first rows that do not fit in memory. [`bounds`] refuses what
-//! is too deep or too large to be planned. [`provider`] is a dataset as a table of an external DataFusion.
+//! is too deep or too large to be planned. [`rules`] are the engine's rules of optimization, [`keyed`] and [`fence`] what
+//! they may know. [`provider`] is a dataset as a table of an external DataFusion.
 
 mod aggregates;
 pub(crate) mod any;
@@ -22,9 +23,11 @@ mod carry;
 mod casts;
 mod choices;
 mod correlated;
+mod fence;
 mod firsts;
 mod function;
 mod held;
+mod keyed;
 mod keys;
 mod labels;
 mod leaf;

@@ -27,6 +27,7 @@ use datafusion::sql::sqlparser::ast;
 use sha2::{Digest, Sha256};
 
 use super::aggregates::{exact_aggregates, with_wide_means};
+use super::keyed::KeyedPlanner;
 use super::keys::{OrderedOnce, distinct_once};
 use super::labels::Names;
 use super::membership::with_unknown_members;
@@ -231,7 +232,9 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
         .with_catalog_list(Arc::new(catalogs))
         .with_optimizer_rule(Arc::new(OrderedOnce))
         .build();
+    // The last is asked first.
     state.register_relation_planner(Arc::new(SamplePlanner)).map_err(|error| failed("tables", error))?;
+    state.register_relation_planner(Arc::new(KeyedPlanner)).map_err(|error| failed("tables", error))?;
     for function in parameters::functions(&request.parameters) {
         state.register_udf(function).map_err(|error| failed("params", error))?;
     }

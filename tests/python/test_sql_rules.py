@@ -29,6 +29,12 @@ TABLES = {
     "u": pa.table({"k": [0, 1], "a": [7, 0], "f": [0.0, 9.0], "s": ["x", "x"]}),
     "w": pa.table({"a": [7]}),
     "n": pa.table({"b": [1, None, 5]}),
+    "l": pa.table({"k": [0, 2], "lang": ["de", "de"]}),
+    "h": pa.table({"id": [0, 1, 2, 3], "k": [1, 1, 2, 2], "g": ["a", "b", "a", "b"]}),
+    "m": pa.table({"k": [1, 2]}),
+    "e": pa.table({"k": [0, 3], "s": ["x", None]}),
+    "p": pa.table({"b": [1, 1, 2], "k": [1, 1, 1]}),
+    "q": pa.table({"a": [1, 2], "k": [1, 1]}),
     "t": pa.table({"st": pa.StructArray.from_arrays([pa.array([1, 2])], ["x"], mask=pa.array([False, True]))}),
 }
 
@@ -82,6 +88,108 @@ QUERIES = {
     "lists that contain all of others": (
         "SELECT array_has_all(some, others) AS c FROM dataset ORDER BY id",
         [(True,), (True,), (True,), (None,)],
+    ),
+}
+
+
+GROUPS = "SELECT m.k, h.g, count(*) AS n FROM h JOIN (SELECT DISTINCT k FROM m ) m ON m.k = h.k GROUP BY m.k, h.g"
+
+QUERIES |= {
+    "a constant of rows that a left join does not find": (
+        "SELECT d.id, l.lang FROM dataset d LEFT JOIN l ON l.k = d.id AND l.lang = 'de' "
+        "ORDER BY l.lang NULLS FIRST, d.id LIMIT 2",
+        [(1, None), (3, None)],
+    ),
+    "a constant of rows that a right join does not find": (
+        "SELECT d.id, l.lang FROM l RIGHT JOIN dataset d ON l.k = d.id AND l.lang = 'de' ORDER BY l.lang DESC, d.id",
+        [(1, None), (3, None), (0, "de"), (2, "de")],
+    ),
+    "constants of rows that a full join does not find": (
+        "SELECT d.id, q.c FROM (SELECT id, 1 AS b FROM dataset WHERE id < 2) d "
+        "FULL JOIN (SELECT k, 5 AS c FROM l ) AS q ON q.k = d.id ORDER BY q.c, d.b, d.id",
+        [(0, 5), (None, 5), (1, None)],
+    ),
+    "windows over rows that a join does not find": (
+        "SELECT d.id, row_number() OVER (PARTITION BY l.lang ORDER BY d.id) AS r "
+        "FROM dataset d LEFT JOIN l ON l.k = d.id AND l.lang = 'de' ORDER BY d.id",
+        [(0, 1), (1, 1), (2, 2), (3, 2)],
+    ),
+    "different constants in a union": (
+        "SELECT id, k, row_number() OVER (PARTITION BY k ORDER BY id) AS r FROM "
+        "(SELECT id, 1 AS k FROM dataset UNION ALL SELECT k AS id, 2 AS k FROM l ) AS q ORDER BY id, k",
+        [(0, 1, 1), (0, 2, 1), (1, 1, 2), (2, 1, 3), (2, 2, 2), (3, 1, 4)],
+    ),
+    "the order of a limit with an offset": (
+        "SELECT * FROM (SELECT id FROM h ORDER BY id LIMIT 2 OFFSET 1) z ORDER BY id",
+        [(1,), (2,)],
+    ),
+    "another order than that of an offset": (
+        "SELECT * FROM (SELECT a FROM dataset ORDER BY a NULLS LAST OFFSET 1) z ORDER BY a DESC NULLS FIRST",
+        [(None,), (7,), (2,)],
+    ),
+    "an offset in the dataset's order": (
+        "SELECT id, upper('b') AS c FROM (SELECT id FROM dataset OFFSET 1) z ORDER BY id DESC",
+        [(3, "B"), (2, "B"), (1, "B")],
+    ),
+    "an order by a total after a limit": (
+        "SELECT * FROM (SELECT t.c, d.id FROM dataset d CROSS JOIN (SELECT min(k) AS c FROM l ) AS t "
+        "ORDER BY id LIMIT 2) z ORDER BY c",
+        [(0, 0), (0, 1)],
+    ),
+    "an order by both sides of a join that are ordered": (
+        "SELECT x.b, y.a FROM (SELECT b, k FROM p ORDER BY b LIMIT 9) x "
+        "JOIN (SELECT a, k FROM q ORDER BY a LIMIT 9) y ON x.k = y.k ORDER BY x.b, y.a",
+        [(1, 1), (1, 1), (1, 2), (1, 2), (2, 1), (2, 2)],
+    ),
+    "an order of grouping sets of ordered rows": (
+        "SELECT k, g, count(*) AS n FROM (SELECT k, g FROM h ORDER BY k, g LIMIT 3) z GROUP BY ROLLUP (k, g) "
+        "ORDER BY k, g",
+        [(1, "a", 1), (1, "b", 1), (1, None, 2), (2, "a", 1), (2, None, 1), (None, None, 3)],
+    ),
+    "an order of grouping sets that have one": (
+        "SELECT k, g, array_agg(id ORDER BY k, g, id) AS c FROM h GROUP BY ROLLUP (k, g) ORDER BY k, g LIMIT 3",
+        [(1, "a", [0]), (1, "b", [1]), (1, None, [0, 1])],
+    ),
+    "a join by a sum over two tables": (
+        "SELECT d.id, x.id AS x FROM dataset d JOIN (dataset x CROSS JOIN m ) ON d.id = x.id + m.k ORDER BY d.id, x.id",
+        [(1, 0), (2, 0), (2, 1), (3, 1), (3, 2)],
+    ),
+    "NULL in a join beside one where NULL equals NULL": (
+        "SELECT x.k, y.k AS j FROM e AS x JOIN e AS y ON x.s = y.s JOIN dataset d ON x.k IS NOT DISTINCT FROM d.id",
+        [(0, 0)],
+    ),
+    "NULL that equals NULL in a join beside another": (
+        "SELECT x.k, y.k AS j FROM e AS x JOIN e AS y ON x.s IS NOT DISTINCT FROM y.s JOIN dataset d ON x.k = d.id "
+        "ORDER BY x.k",
+        [(0, 0), (3, 3)],
+    ),
+    "NULL in a condition of a join where NULL equals NULL": (
+        "SELECT x.k FROM e AS x JOIN dataset d ON x.k IS NOT DISTINCT FROM d.id WHERE x.s = d.s",
+        [(0,)],
+    ),
+    "an order by groups of which one key is a table's": (
+        f"{GROUPS} ORDER BY m.k, h.g DESC LIMIT 1",
+        [(1, "b", 1)],
+    ),
+    "groups of groups": (f"SELECT count(*) AS n FROM (SELECT k, g FROM ({GROUPS}) GROUP BY k, g)", [(4,)]),
+    "groups by one key of groups": (
+        f"SELECT k, count(*) AS n FROM ({GROUPS.replace('DISTINCT k FROM m', 'k FROM m GROUP BY k')}) GROUP BY k "
+        "ORDER BY k",
+        [(1, 2), (2, 2)],
+    ),
+    "windows in the order of one key of groups": (
+        f"SELECT k, count(*) OVER (ORDER BY k) AS n FROM ({GROUPS.replace('DISTINCT k FROM m', 'k FROM m GROUP BY k')})"
+        " ORDER BY k",
+        [(1, 2), (1, 2), (2, 4), (2, 4)],
+    ),
+    "a join with groups": (f"SELECT count(*) AS n FROM h AS o LEFT JOIN ({GROUPS}) AS x ON x.k = o.k", [(8,)]),
+    "an order by the items of lists of groups": (
+        "SELECT * FROM (SELECT k, unnest(array_agg(g ORDER BY g)) AS g FROM h GROUP BY k) ORDER BY k, g DESC",
+        [(1, "b"), (1, "a"), (2, "b"), (2, "a")],
+    ),
+    "the keys of lists of groups": (
+        "SELECT DISTINCT k FROM (SELECT k, unnest(array_agg(g)) AS g FROM h GROUP BY k) ORDER BY k",
+        [(1,), (2,)],
     ),
 }
 

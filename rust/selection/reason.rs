@@ -3,7 +3,7 @@
 use datafusion::common::DataFusionError;
 
 /// Advice on errors of values, and on syntax of other dialects.
-const HINTS: [(&str, &str); 16] = [
+const HINTS: [(&str, &str); 20] = [
     ("Divide by zero", "; divide by `nullif(x, 0)` to leave such rows out"),
     ("Overflow happened", "; cast to a wider type, such as `CAST(x AS DECIMAL(38, 0))`"),
     ("comparison operation Boolean", "; a Boolean is a condition of its own: write `x` or `NOT x`"),
@@ -19,8 +19,23 @@ const HINTS: [(&str, &str); 16] = [
     ("an expression, found: * at", "; a power is `power(x, 2)`"),
     ("an expression, found: ! at", "; write `NOT` for `!`"),
     ("Operator DIV is not yet supported", "; `floor(x / y)` is the quotient without its fraction"),
+    ("Correlated scalar subquery must be aggregated", "; take `min(v)`, `max(v)` or `count(*)`, or join the rows"),
+    (
+        "Correlated scalar subquery",
+        "; compute it in a subquery first: `SELECT ... FROM (SELECT d.*, (SELECT max(v) FROM ...) AS c FROM dataset d) \
+         ORDER BY c`",
+    ),
+    (
+        "duplicate qualified field name",
+        "; give each table a name of its own, and name each column once in CUBE, ROLLUP and GROUPING SETS",
+    ),
+    ("which would be ambiguous", "; give one of the two columns another name, as in `SELECT k AS other`"),
     ("requires String, but received Binary", "; `length(encode(x, 'hex')) / 2` counts the bytes of binary"),
 ];
+
+/// What the engine calls subqueries that it cannot run.
+const OF_ENGINE: [&str; 4] =
+    ["Physical plan does not support logical expression", "__correlated_sq", "__scalar_sq", "OuterReferenceColumn"];
 
 /// Functions of other dialects, and their counterparts here. The engine's guesses by spelling are not equivalent.
 const FUNCTIONS: [(&[&str], &str); 20] = [
@@ -83,6 +98,9 @@ pub(crate) fn reason(error: &DataFusionError) -> String {
     let text = text.trim_end_matches("\")").trim();
     if let Some(known) = known_elsewhere(text) {
         return known;
+    }
+    if OF_ENGINE.iter().any(|said| text.contains(said)) {
+        return "a subquery refers to rows around it in a way that cannot be run; write it as a join".to_owned();
     }
     let hint = HINTS.iter().find(|(said, _)| text.contains(said)).map_or("", |(_, hint)| hint);
     format!("{text}{hint}")

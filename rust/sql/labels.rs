@@ -10,8 +10,7 @@ use arrow_schema::FieldRef;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
 use datafusion::common::{Column, DFSchema, ExprSchema, Result as PlanResult, ScalarValue};
-use datafusion::logical_expr::expr::InSubquery;
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlanBuilder, Operator, lit};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlanBuilder, Operator, Subquery, lit};
 
 use super::casts;
 use super::plan::digest_of_value;
@@ -55,12 +54,17 @@ impl Names {
                     }
                     Transformed::no(Expr::Between(between))
                 }
-                Expr::InSubquery(inner) => Transformed::yes(Expr::InSubquery(self.listed(inner, schema)?)),
+                Expr::InSubquery(mut inner) => {
+                    self.listed(&mut inner.subquery, &inner.expr, None, schema)?;
+                    Transformed::yes(Expr::InSubquery(inner))
+                }
+                Expr::SetComparison(mut compared) => {
+                    self.listed(&mut compared.subquery, &compared.expr, Some(compared.op), schema)?;
+                    Transformed::yes(Expr::SetComparison(compared))
+                }
                 Expr::InList(mut list) => {
                     for item in &mut list.list {
-                        if let Some(number) = self.compared(&list.expr, item, None, schema) {
-                            *item = number;
-                        }
+                        self.equal(&list.expr, item, schema);
                     }
                     Transformed::yes(Expr::InList(list))
                 }
@@ -81,26 +85,47 @@ impl Names {
         })
     }
 
+    /// Replaces a name, or those in a tuple, by their numbers.
+    fn equal(&mut self, column: &Expr, name: &mut Expr, schema: &DFSchema) {
+        if let Some(number) = self.compared(column, name, None, schema) {
+            *name = number;
+        } else if let (Expr::ScalarFunction(columns), Expr::ScalarFunction(names)) = (column, name)
+            && columns.name() == "struct"
+            && columns.func == names.func
+        {
+            columns.args.iter().zip(&mut names.args).for_each(|(column, name)| self.equal(column, name, schema));
+        }
+    }
+
     /// Replaces the names that a subquery returns by their numbers.
-    fn listed(&mut self, mut inner: InSubquery, schema: &DFSchema) -> PlanResult<InSubquery> {
-        let names = LogicalPlanBuilder::from(inner.subquery.subquery.as_ref().clone());
+    fn listed(
+        &mut self,
+        subquery: &mut Subquery,
+        column: &Expr,
+        op: Option<Operator>,
+        schema: &DFSchema,
+    ) -> PlanResult<()> {
+        let names = LogicalPlanBuilder::from(subquery.subquery.as_ref().clone());
         let columns = names.schema().columns();
-        let [name] = columns.as_slice() else { return Ok(inner) };
+        let [name] = columns.as_slice() else { return Ok(()) };
         let name = Expr::Column(name.clone());
         let mut both = schema.clone();
         both.merge(names.schema());
-        if let Some(number) = self.compared(&inner.expr, &name, None, &both) {
-            inner.subquery.subquery = Arc::new(names.project([number])?.build()?);
+        if let Some(number) = self.compared(column, &name, op, &both) {
+            subquery.subquery = Arc::new(names.project([number])?.build()?);
         }
-        Ok(inner)
+        Ok(())
     }
 
     /// Returns the number of the class `name` of `column`, if that is what they are, or an expression that finds it for
     /// each row; `op` is `None` for equality.
     fn compared(&mut self, column: &Expr, name: &Expr, op: Option<Operator>, schema: &DFSchema) -> Option<Expr> {
         use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
-        let Expr::Column(column) = column else { return None };
-        let field = schema.field_from_column(column).ok()?;
+        let (column, field) = match column {
+            Expr::Column(column) => (column, schema.field_from_column(column).ok()?),
+            Expr::OuterReferenceColumn(field, column) => (column, field),
+            _ => return None,
+        };
         let classes = features::classes(field)?;
         let is_order = matches!(op, Some(Lt | LtEq | Gt | GtEq));
         if !is_order && !matches!(op, None | Some(Eq | NotEq | IsDistinctFrom | IsNotDistinctFrom)) {

@@ -4,13 +4,15 @@
 //! a condition that consists of `x NOT IN (SELECT ...)`. Inside others it uses a join, which has false for NULL, so
 //! that `x NOT IN (SELECT ...) OR y` would keep too many rows. There, a `CASE` adds what the join omits; and for a
 //! correlated `SELECT` or a constant, for which the engine has no join with NULL.
+//!
+//! The `CASE` counts the values once for all rows. For a correlated `SELECT`, it asks whether there are some.
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Result as PlanResult, ScalarValue};
 use datafusion::functions_aggregate::expr_fn::count;
-use datafusion::logical_expr::expr::InSubquery;
+use datafusion::logical_expr::expr::{Exists, InSubquery};
 use datafusion::logical_expr::{
-    BinaryExpr, Expr, Filter, LogicalPlan, LogicalPlanBuilder, Operator, lit, scalar_subquery, when,
+    BinaryExpr, Expr, Filter, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, lit, scalar_subquery, when,
 };
 
 /// Distinguishes NULL from false in the conditions of a plan.
@@ -61,16 +63,19 @@ fn three_valued(inner: InSubquery) -> PlanResult<Expr> {
     let [value] = columns.as_slice() else { return Ok(Expr::InSubquery(inner)) };
     let value = Expr::Column(value.clone());
     let InSubquery { expr, subquery, negated } = inner;
-    let number_of = |rows: LogicalPlanBuilder| -> PlanResult<Expr> {
+    let are_there = |rows: LogicalPlanBuilder| -> PlanResult<Expr> {
+        if !subquery.outer_ref_columns.is_empty() {
+            let rows = Subquery { subquery: rows.build()?.into(), ..subquery.clone() };
+            return Ok(Expr::Exists(Exists { subquery: rows, negated: false }));
+        }
         let counted = rows.aggregate(Vec::<Expr>::new(), [count(lit(1_i64))])?.build()?;
-        Ok(scalar_subquery(counted.into()))
+        Ok(scalar_subquery(counted.into()).gt(lit(0_i64)))
     };
-    let num_values = number_of(values.clone())?;
-    let num_nulls = number_of(values.filter(value.is_null())?)?;
-    let is_unknown = expr.as_ref().clone().is_null().or(num_nulls.gt(lit(0_i64)));
+    let (has_values, has_nulls) = (are_there(values.clone())?, are_there(values.filter(value.is_null())?)?);
+    let is_unknown = expr.as_ref().clone().is_null().or(has_nulls);
     let is_there = Expr::InSubquery(InSubquery { expr, subquery, negated: false });
     when(is_there, lit(!negated))
-        .when(num_values.eq(lit(0_i64)), lit(negated))
+        .when(!has_values, lit(negated))
         .when(is_unknown, lit(ScalarValue::Boolean(None)))
         .otherwise(lit(negated))
 }

@@ -13,8 +13,10 @@
 //! [`function`] are functions, [`any`] is `= ANY`, [`parameters`] are placeholders. [`aggregates`] are made exact,
 //! [`labels`] are class names, [`moments`] and [`choices`] handle distant or precise dates and times, [`keys`] and
 //! [`windows`] orders that the engine refuses, [`firsts`] first rows that do not fit in memory. [`bounds`] refuses what
-//! is too deep or too large to be planned. [`rules`] are the engine's rules of optimization, [`keyed`] and [`fence`] what
-//! they may know. [`provider`] is a dataset as a table of an external DataFusion.
+//! is too deep or too large to be planned, [`correlated`] subqueries that the engine gets wrong; [`totals`] are some of
+//! these that it need not, [`named_casts`] columns that it gives one name. [`rules`] are the engine's rules of
+//! optimization, [`keyed`] and [`fence`] what they may know. [`provider`] is a dataset as a table of an external
+//! DataFusion.
 
 mod aggregates;
 pub(crate) mod any;
@@ -33,6 +35,7 @@ mod labels;
 mod leaf;
 mod membership;
 mod moments;
+mod named_casts;
 mod operators;
 mod parameters;
 mod plan;
@@ -44,6 +47,7 @@ mod scan;
 mod sliding;
 mod table;
 mod ties;
+mod totals;
 mod trace;
 mod under_null;
 mod vector;

@@ -53,7 +53,8 @@ fn taken(expr: &mut ast::Expr) -> ast::Expr {
     std::mem::replace(expr, ast::Expr::value(ast::Value::Null))
 }
 
-fn call(name: &str, arguments: Vec<ast::Expr>) -> ast::Function {
+/// Returns a call of a function.
+pub(super) fn call(name: &str, arguments: Vec<ast::Expr>) -> ast::Function {
     let args =
         arguments.into_iter().map(|value| ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(value))).collect();
     ast::Function {

@@ -35,9 +35,10 @@ use super::moments::compared_in_their_unit;
 use super::operators::planned_here;
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
+use super::totals::with_plain_totals;
 use super::under_null::fields_under_null;
 use super::windows::framed_by_peers;
-use super::{Function, Request, Table, bounds, correlated, parameters};
+use super::{Function, Request, Table, bounds, correlated, named_casts, parameters};
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::query::Dataset;
@@ -48,7 +49,7 @@ use crate::selection::{apart, constants, floats, lists, literals, numbers, parse
 const SUBJECT: &str = "dataset";
 
 /// What to write instead of a condition that the engine cannot compute as a value.
-const NO_VALUES: &str = "`x IN (SELECT ...)` and `EXISTS` are supported only as conditions, after WHERE, HAVING or \
+const NO_VALUES: &str = "`x IN (SELECT ...)`, `x = ANY (SELECT ...)` and `EXISTS` are supported only as conditions, after WHERE, HAVING or \
                          QUALIFY; for a column, join the values: `SELECT d.*, s.k IS NOT NULL AS is_in FROM dataset d \
                          LEFT JOIN (SELECT DISTINCT k FROM s) s ON s.k = d.x`";
 
@@ -77,10 +78,14 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
             planned_here(statement.as_mut());
         }
         check_tables(&state, &statement, request)?;
-        let plan = futures::executor::block_on(state.statement_to_plan(statement)).map_err(failed)?;
+        let plan = statement_to_plan(&state, statement).map_err(failed)?;
         bounds::check_plan(&plan).map_err(failed)?;
         if has_conditions_as_values(&plan).map_err(failed)? {
             return Err(refused(NO_VALUES.to_owned()));
+        }
+        let plan = with_plain_totals(plan).map_err(failed)?;
+        if let Some(reason) = correlated::refused(&plan).map_err(failed)? {
+            return Err(refused(reason));
         }
         if let Some((one, other)) = correlated::confused(&plan).map_err(failed)? {
             return Err(refused(format!(
@@ -106,13 +111,33 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
     })
 }
 
+fn statement_to_plan(state: &SessionState, mut statement: Statement) -> PlanResult<LogicalPlan> {
+    let plan_of = |statement| futures::executor::block_on(state.statement_to_plan(statement));
+    let planned = plan_of(statement.clone());
+    let lacks_names = match &planned {
+        Ok(plan) => named_casts::share_names(plan)?,
+        Err(error) => named_casts::lack_names(error),
+    };
+    match &mut statement {
+        Statement::Statement(ast) if lacks_names => {
+            if named_casts::name(ast.as_mut()) {
+                return plan_of(statement).and_then(named_casts::casts_of).or(planned);
+            }
+            planned
+        }
+        _ => planned,
+    }
+}
+
 /// Returns whether `x IN (SELECT ...)` or `EXISTS` is used as a value, which the engine plans but cannot run.
 fn has_conditions_as_values(plan: &LogicalPlan) -> PlanResult<bool> {
     let mut is_found = false;
     plan.apply_with_subqueries(|node| {
         if !matches!(node, LogicalPlan::Filter(_)) {
             node.apply_expressions(|expr| {
-                is_found |= expr.exists(|part| Ok(matches!(part, Expr::InSubquery(_) | Expr::Exists(_))))?;
+                is_found |= expr.exists(|part| {
+                    Ok(matches!(part, Expr::InSubquery(_) | Expr::SetComparison(_) | Expr::Exists(_)))
+                })?;
                 Ok(TreeNodeRecursion::Continue)
             })?;
         }
@@ -232,6 +257,7 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
         .with_catalog_list(Arc::new(catalogs))
         .with_optimizer_rule(Arc::new(OrderedOnce))
         .build();
+    state.register_udf(named_casts::function()).map_err(|error| failed("tables", error))?;
     // The last is asked first.
     state.register_relation_planner(Arc::new(SamplePlanner)).map_err(|error| failed("tables", error))?;
     state.register_relation_planner(Arc::new(KeyedPlanner)).map_err(|error| failed("tables", error))?;

@@ -103,6 +103,7 @@ pub(super) fn is_of_the_row(expr: &Expr) -> PlanResult<bool> {
             Expr::AggregateFunction(_)
             | Expr::WindowFunction(_)
             | Expr::InSubquery(_)
+            | Expr::SetComparison(_)
             | Expr::ScalarSubquery(_)
             | Expr::Exists(_)
             | Expr::OuterReferenceColumn(..)

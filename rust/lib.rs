@@ -31,6 +31,7 @@ mod metrics;
 #[cfg(test)]
 mod mistakes;
 mod notices;
+mod nulls;
 mod outputs;
 mod pack;
 mod panics;

@@ -11,14 +11,14 @@ use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array,
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, FieldRef, Schema, SchemaRef};
 use datafusion::common::DFSchema;
-use datafusion::logical_expr::{Expr, ExprSchemable};
+use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::PhysicalExpr;
 
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
-use crate::panics;
 use crate::selection::evaluate::try_out;
 use crate::selection::{floats, sql};
+use crate::{nulls, panics};
 
 /// The origin of a dataset's column.
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ impl Computed {
         });
         // Functions in a compiled expression remember the schema of `input`.
         let schema = DFSchema::try_from(Schema::new(fields.collect::<Vec<_>>()));
-        schema.and_then(|schema| self.expr.nullable(&schema)).unwrap_or(true)
+        schema.map_or(true, |schema| nulls::may_be_null(&self.expr, &schema))
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {

@@ -54,6 +54,22 @@ class Function:
     returns: Any
     """Type of the returned values."""
 
+    def __post_init__(self) -> None:
+        call: object = self.call
+        if not callable(call):
+            raise SettingError(f"call: expected a function, got {call!r}")
+        arguments: object = self.arguments
+        if not isinstance(arguments, Sequence) or isinstance(arguments, str | bytes):
+            raise SettingError(f"arguments: expected a list of Arrow types, such as `[pa.int64()]`, got {arguments!r}")
+        for argument in arguments:
+            _check_type("arguments", argument)
+        _check_type("returns", self.returns)
+
+
+def _check_type(name: str, value: Any) -> None:
+    if isinstance(value, type) or not hasattr(value, "__arrow_c_schema__"):
+        raise SettingError(f"{name}: expected types of Arrow, such as `pa.int64()` or `pa.string()`, got {value!r}")
+
 
 def read_query(name: str) -> str:
     """Returns the text of a saved query, by its name or file name.

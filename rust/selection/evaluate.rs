@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch, RecordBatchOptions, new_null_array};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
-use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
+use arrow_schema::{ArrowError, Field, FieldRef, Schema, SchemaRef};
 use bytes::Bytes;
 use datafusion::common::DFSchema;
 use datafusion::logical_expr::Expr;
@@ -14,7 +14,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::compared::Compared;
 use super::floats::canonical_columns;
-use super::sql;
+use super::{advice, sql};
 use crate::dataset::{Coded, RowGroupRead, RowGroupRef, Snapshot};
 use crate::error::{Error, Result};
 use crate::panics;
@@ -83,11 +83,16 @@ impl Evaluator {
             let passed = self.mask(&batch?).map_err(|reason| Error::Evaluate {
                 url: self.snapshot.fragment(row_group).object.url.clone(),
                 row_group: row_group.index as usize,
-                reason,
+                reason: advice::with_column(reason, self.fields()),
             })?;
             mask.append_buffer(&passed);
         }
         Ok(mask.finish())
+    }
+
+    /// Returns the fields of the columns that it reads.
+    fn fields(&self) -> impl Iterator<Item = FieldRef> {
+        self.columns.iter().map(|&column| Arc::clone(&self.snapshot.schema.fields()[column]))
     }
 
     /// Like [`Self::evaluate`], for a column with a dictionary that has fewer values than there are rows: each value is

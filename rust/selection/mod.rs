@@ -7,6 +7,7 @@
 //! combined ([`algebra`]), sampled ([`sample`]) and saved ([`saved`], [`codec`]); [`kept`] caches selections on disk
 //! for the next run.
 
+mod advice;
 mod algebra;
 pub(crate) mod apart;
 mod bloom;

@@ -31,7 +31,7 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Toke
 
 use super::passed_over::passed_over;
 pub(crate) use super::reason::reason;
-use super::{apart, constants, floats, lists, literals, numbers, parser};
+use super::{advice, apart, constants, floats, lists, literals, numbers, parser};
 use crate::error::{Error, Result};
 use crate::sql::{Names, Operators, Types, any, compared_in_their_unit, planned_here, rules};
 use crate::{features, panics};
@@ -101,7 +101,9 @@ pub(crate) fn with_large_stack<T: Send>(sql: &str, plan: impl FnOnce() -> Result
             .name("forebay-sql".into())
             .stack_size(PLANNING_STACK_BYTES + num_operators * STACK_BYTES_PER_OPERATOR)
             .spawn_scoped(scope, || {
-                panics::caught(plan).unwrap_or_else(|reason| Err(Error::Sql { sql: shortened(sql), reason }))
+                let planned = panics::caught(plan);
+                let planned = planned.unwrap_or_else(|reason| Err(Error::Sql { sql: shortened(sql), reason }));
+                planned.map_err(|error| advice::advised(sql, error))
             })
             .map_err(|source| Error::Thread { source })?
             .join()
@@ -500,7 +502,7 @@ pub(crate) fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) ->
         }
         return unknown;
     }
-    Error::Sql { sql: shortened(sql), reason: reason(error) }
+    Error::Sql { sql: shortened(sql), reason: advice::with_fields(reason(error), schema) }
 }
 
 /// Explains a failed coercion by the smallest part of `expr` that fails on its own.
@@ -523,7 +525,10 @@ fn misfit(
     let (Ok(_), Some((part, error))) = (walked, smallest) else { return explain(sql, schema, error) };
     let place = part.column_refs().into_iter().filter_map(|column| column.spans.first()).map(|span| span.start).min();
     let place = place.map_or(String::new(), |at| format!(" at line {}, column {}", at.line, at.column));
-    Error::Sql { sql: shortened(sql), reason: format!("`{part}`{place}: {}", reason(&error)) }
+    Error::Sql {
+        sql: shortened(sql),
+        reason: format!("`{part}`{place}: {}", advice::with_fields(reason(&error), schema)),
+    }
 }
 
 /// Returns an [`Error::UnknownColumn`] with the names most similar to `name`.

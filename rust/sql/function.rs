@@ -5,8 +5,9 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef};
-use arrow_schema::DataType;
-use datafusion::common::{DataFusionError, Result as PlanResult};
+use arrow_schema::{DataType, Field, FieldRef};
+use datafusion::common::{DataFusionError, Result as PlanResult, plan_err};
+use datafusion::logical_expr::type_coercion::functions::{UDFCoercionExt, fields_with_udf};
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 
 use crate::error::Error;
@@ -21,6 +22,7 @@ pub struct Function {
     name: String,
     /// The name as normalized by the planner if it is not quoted.
     aliases: Vec<String>,
+    arguments: Vec<DataType>,
     signature: Signature,
     returns: DataType,
     body: Arc<FunctionBody>,
@@ -31,10 +33,10 @@ impl Function {
     pub fn new(name: String, arguments: Vec<DataType>, returns: DataType, body: Arc<FunctionBody>) -> Self {
         let signature = match arguments.is_empty() {
             true => Signature::nullary(Volatility::Immutable),
-            false => Signature::exact(arguments, Volatility::Immutable),
+            false => Signature::user_defined(Volatility::Immutable),
         };
         let aliases = vec![name.to_ascii_lowercase()];
-        Self { name, aliases, signature, returns, body }
+        Self { name, aliases, arguments, signature, returns, body }
     }
 
     /// Returns the name by which queries call it.
@@ -64,6 +66,18 @@ impl ScalarUDFImpl for Function {
         &self.signature
     }
 
+    fn coerce_types(&self, given: &[DataType]) -> PlanResult<Vec<DataType>> {
+        let taken = given.iter().enumerate().map(|(place, given)| {
+            let taken = self.arguments.get(place).filter(|taken| is_alike(taken, given)).unwrap_or(given);
+            Arc::new(Field::new("", taken.clone(), true))
+        });
+        let exact = Exact(&self.name, Signature::exact(self.arguments.clone(), Volatility::Immutable));
+        match fields_with_udf(&taken.collect::<Vec<_>>(), &exact) {
+            Ok(fields) => Ok(fields.iter().map(|field| field.data_type().clone()).collect()),
+            Err(_) => plan_err!("it takes ({}), got ({})", listed(&self.arguments), listed(given)),
+        }
+    }
+
     fn return_type(&self, _: &[DataType]) -> PlanResult<DataType> {
         Ok(self.returns.clone())
     }
@@ -87,6 +101,50 @@ impl ScalarUDFImpl for Function {
         }
         Ok(ColumnarValue::Array(value))
     }
+}
+
+/// The arguments of a function, for which the engine converts what it converts for its own.
+struct Exact<'a>(&'a str, Signature);
+
+impl UDFCoercionExt for Exact<'_> {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.1
+    }
+
+    fn coerce_types(&self, _: &[DataType]) -> PlanResult<Vec<DataType>> {
+        plan_err!("it takes exactly its types")
+    }
+}
+
+/// Returns whether two types differ at most in what the items of lists, or the entries of maps, are called.
+fn is_alike(one: &DataType, other: &DataType) -> bool {
+    use DataType::{FixedSizeList, LargeList, List, Map, Struct};
+    let alike = |one: &Field, other: &Field| is_alike(one.data_type(), other.data_type());
+    match (one, other) {
+        (List(one), List(other)) | (LargeList(one), LargeList(other)) => alike(one, other),
+        (FixedSizeList(one, len), FixedSizeList(other, of_other)) => len == of_other && alike(one, other),
+        (Map(one, is_sorted), Map(other, of_other)) if is_sorted == of_other => {
+            match (one.data_type(), other.data_type()) {
+                (Struct(one), Struct(other)) => {
+                    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| alike(one, other))
+                }
+                _ => false,
+            }
+        }
+        (Struct(one), Struct(other)) => {
+            let is_same = |(one, other): (&FieldRef, &FieldRef)| one.name() == other.name() && alike(one, other);
+            one.len() == other.len() && one.iter().zip(other).all(is_same)
+        }
+        _ => one == other,
+    }
+}
+
+fn listed(types: &[DataType]) -> String {
+    types.iter().map(DataType::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl fmt::Debug for Function {

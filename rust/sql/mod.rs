@@ -12,11 +12,11 @@
 //! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`], [`casts`] and
 //! [`function`] are functions, [`any`] is `= ANY`, [`parameters`] are placeholders. [`aggregates`] are made exact,
 //! [`labels`] are class names, [`moments`] and [`choices`] handle distant or precise dates and times, [`keys`] and
-//! [`windows`] orders that the engine refuses, [`firsts`] first rows that do not fit in memory. [`bounds`] refuses what
-//! is too deep or too large to be planned, [`correlated`] subqueries that the engine gets wrong; [`totals`] are some of
-//! these that it need not, [`named_casts`] columns that it gives one name. [`rules`] are the engine's rules of
-//! optimization, [`keyed`] and [`fence`] what they may know. [`provider`] is a dataset as a table of an external
-//! DataFusion.
+//! [`windows`] orders that the engine refuses, [`firsts`] first rows that do not fit in memory, [`printed`] lists that it
+//! would take for text. [`bounds`] refuses what is too deep or too large to be planned, [`correlated`] subqueries that
+//! the engine gets wrong; [`totals`] are some of these that it need not, [`named_casts`] columns that it gives one name.
+//! [`rules`] are the engine's rules of optimization, [`keyed`] and [`fence`] what they may know. [`provider`] is a
+//! dataset as a table of an external DataFusion.
 
 mod aggregates;
 pub(crate) mod any;
@@ -39,6 +39,7 @@ mod named_casts;
 mod operators;
 mod parameters;
 mod plan;
+mod printed;
 mod provider;
 pub(crate) mod rules;
 mod run;

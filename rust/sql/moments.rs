@@ -17,7 +17,8 @@ use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue, plan_err};
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::{Between, BinaryExpr, Cast, Expr, ExprSchemable, Operator, binary_expr, cast, lit, not};
 
-use super::choices::{of_call, of_case};
+use super::choices::{check_classes, of_call, of_case};
+use super::printed;
 use crate::selection::literals::{negated_if, of_between};
 use crate::selection::sql::balance;
 
@@ -25,6 +26,10 @@ use crate::selection::sql::balance;
 pub(crate) fn compared_in_their_unit(expr: Expr, schema: &DFSchema) -> PlanResult<Transformed<Expr>> {
     expr.transform_up(|node| {
         check_days(&node, schema)?;
+        check_classes(&node, schema)?;
+        if let Some(counted) = printed::of_node(&node, schema)? {
+            return Ok(Transformed::yes(counted));
+        }
         let replaced = match &node {
             Expr::BinaryExpr(BinaryExpr { left, op, right }) => of_two(left, *op, right, schema),
             Expr::Between(between) => of_between(between, |moment, op, bound| of_two(moment, op, bound, schema)),

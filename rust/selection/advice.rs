@@ -1,0 +1,450 @@
+//! What to write instead of SQL that is refused, from what was written: advice in its own words, with its own names.
+//!
+//! [`reason`](super::reason) knows only what the engine says. Here that is read next to the text, as tokens.
+
+use std::collections::BTreeSet;
+
+use arrow_schema::{DataType, FieldRef, Schema};
+use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
+
+use crate::error::Error;
+
+/// Minimum similarity of a function's name to be suggested.
+const NEAR_ENOUGH: f64 = 0.6;
+
+/// Methods of Python and pandas, and their counterparts; `{x}` is the value, `{}` the arguments.
+const METHODS: [(&[&str], &str); 10] = [
+    (&["startswith", "starts_with"], "starts_with({x}, {})"),
+    (&["endswith", "ends_with"], "ends_with({x}, {})"),
+    (&["contains"], "contains({x}, {})"),
+    (&["lower"], "lower({x})"),
+    (&["upper"], "upper({x})"),
+    (&["strip"], "trim({x})"),
+    (&["len", "length"], "length({x})"),
+    (&["isin", "is_in"], "{x} IN (...)"),
+    (&["isna", "isnull", "is_null"], "{x} IS NULL"),
+    (&["notna", "notnull", "is_not_null"], "{x} IS NOT NULL"),
+];
+
+/// Functions of other languages that are casts here.
+const CASTS: [(&[&str], &str); 6] = [
+    (&["int", "integer"], "INT"),
+    (&["bigint"], "BIGINT"),
+    (&["float", "double"], "DOUBLE"),
+    (&["bool", "boolean"], "BOOLEAN"),
+    (&["str", "string", "varchar"], "VARCHAR"),
+    (&["date"], "DATE"),
+];
+
+/// Words that are no operators here.
+const WORDS: [(&[&str], &str); 10] = [
+    (
+        &["contains", "has", "includes"],
+        "`x LIKE '%a%'` looks for a part of a text, `array_has(x, 'a')` for an item of a list",
+    ),
+    (&["startswith", "starts_with"], "write `starts_with(x, 'a')`"),
+    (&["endswith", "ends_with"], "write `ends_with(x, 'a')`"),
+    (&["mod"], "the remainder is `x % 2`"),
+    (&["eq"], "write `=`"),
+    (&["ne", "neq"], "write `<>`"),
+    (&["gt"], "write `>`"),
+    (&["ge", "gte"], "write `>=`"),
+    (&["lt"], "write `<`"),
+    (&["le", "lte"], "write `<=`"),
+];
+
+/// Adds to an error about `text` what to write instead.
+pub(super) fn advised(text: &str, error: Error) -> Error {
+    match error {
+        Error::Sql { sql, reason } => {
+            let reason = Written::new(text).instead_of(&reason).unwrap_or(reason);
+            Error::Sql { sql, reason }
+        }
+        Error::UnknownColumn { column, near, available, hint: _ }
+            if ["None`", "none`", "nil`"].iter().any(|none| column.starts_with(none)) =>
+        {
+            Error::UnknownColumn {
+                column,
+                near,
+                available,
+                hint: "; to ask whether a value is missing, write `x IS NULL`",
+            }
+        }
+        other => other,
+    }
+}
+
+/// Adds the names of fields that are similar to one that a struct does not have.
+pub(super) fn with_fields(reason: String, schema: &Schema) -> String {
+    const MISSING: &str = " not found in struct";
+    let name = reason.strip_prefix("Field ").and_then(|name| name.strip_suffix(MISSING));
+    let Some(name) = name.map(str::to_lowercase) else { return reason };
+    let (mut names, mut pending) = (BTreeSet::new(), schema.fields().iter().collect::<Vec<_>>());
+    while let Some(field) = pending.pop() {
+        match field.data_type() {
+            DataType::Struct(fields) => {
+                names.extend(fields.iter().map(|field| field.name().as_str()));
+                pending.extend(fields);
+            }
+            DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => pending.push(item),
+            _ => {}
+        }
+    }
+    let likeness = |other: &str| normalized_levenshtein(&name, &other.to_lowercase());
+    let near = names.into_iter().filter(|other| likeness(other) >= NEAR_ENOUGH);
+    match near.max_by(|one, other| likeness(one).total_cmp(&likeness(other))) {
+        Some(near) => format!("{reason}; did you mean `{near}`?"),
+        None => reason,
+    }
+}
+
+/// Adds the column to why a text is no number.
+pub(super) fn with_column(reason: String, columns: impl Iterator<Item = FieldRef>) -> String {
+    if !reason.starts_with("Cannot cast string '") {
+        return reason;
+    }
+    let texts: Vec<String> =
+        columns.filter(|field| field.data_type().is_string()).map(|field| format!("`{}`", field.name())).collect();
+    let (Some(first), are) = (texts.first(), if texts.len() == 1 { "is" } else { "are" }) else { return reason };
+    let bare = first.trim_matches('`');
+    format!(
+        "{reason}; {} {are} text: compare it with text, as in `{bare} = '1'`, or write `TRY_CAST({bare} AS DOUBLE)`, \
+         which is NULL for what is no number",
+        texts.join(", ")
+    )
+}
+
+/// The text as tokens, without spaces.
+struct Written {
+    tokens: Vec<Token>,
+}
+
+impl Written {
+    fn new(text: &str) -> Self {
+        let tokens = Tokenizer::new(&GenericDialect {}, text).tokenize().unwrap_or_default();
+        Self { tokens: tokens.into_iter().filter(|token| !matches!(token, Token::Whitespace(_))).collect() }
+    }
+
+    /// Returns a better reason than the engine's, if there is one.
+    fn instead_of(&self, reason: &str) -> Option<String> {
+        // Replaces advice that does not know the text.
+        let with = |advice: String| {
+            let said = reason.split("; ").next().unwrap_or(reason).trim_end_matches('.');
+            format!("{said}; {advice}")
+        };
+        if let Some(place) = reason.split_once("TokenizerError(\"").map(|(_, place)| place) {
+            let is_quote = place.contains("string literal") || place.contains("quote");
+            let advice = if is_quote { "; a quote within text is written twice, `'it''s'`" } else { "" };
+            return Some(format!("{}{advice}", place.trim_end_matches("\")")));
+        }
+        if let Some(name) = reason.strip_prefix("Invalid function '").and_then(|name| name.split('\'').next()) {
+            return self.instead_of_function(name, reason);
+        }
+        if let Some((function, types)) = reason.split_once(" user-defined coercion failed with: ")
+            && let Some((_, types)) = types.split_once("it takes (")
+        {
+            let name = function.rsplit('\'').nth(1).unwrap_or("f");
+            let types = types.split(". No function matches").next().unwrap_or(types);
+            return Some(format!("`{name}` takes ({types}"));
+        }
+        if reason.contains("Dot access not supported") {
+            return Some(self.field_after_brackets());
+        }
+        if reason.contains("Unsupported JOIN operator") {
+            let kind = ["Semi", "Anti"].into_iter().find(|kind| reason.contains(&format!("operator {kind}(")))?;
+            let kind = kind.to_uppercase();
+            return Some(format!("`{kind} JOIN` does not say which side's rows it keeps; write `LEFT {kind} JOIN`"));
+        }
+        if reason.contains("PGOverlap") {
+            return Some("`&&` does not join conditions; write `AND`".into());
+        }
+        if reason.contains("SingleQuotedByteStringLiteral") {
+            return Some("`b'...'` is not SQL; text is `'a'`, bytes are `X'61'`".into());
+        }
+        if reason.contains("token Sharp") {
+            return Some(with("a comment begins with `--`".into()));
+        }
+        if reason.contains("found: ‘") || reason.contains("found: “") {
+            return Some(with("write text in straight quotes, `'a'`".into()));
+        }
+        if reason.starts_with("Expected: ") || reason.starts_with("Unexpected") {
+            return self.instead_of_syntax(reason).map(with);
+        }
+        self.instead_of_types(reason).map(with)
+    }
+
+    /// Advises on text that cannot be parsed.
+    fn instead_of_syntax(&self, reason: &str) -> Option<String> {
+        if let Some(name) = self.braced() {
+            return Some(format!("write `${name}`, and pass its value as `params={{\"{name}\": ...}}`"));
+        }
+        let found =
+            reason.split_once("found: ").map_or("", |(_, found)| found.split(" at Line").next().unwrap_or(found));
+        if reason.contains("Expected: (, found:") {
+            let (value, list) = self.among()?;
+            return Some(match list {
+                Token::Word(list) => format!(
+                    "`array_has({list}, {value})` tells whether a list has an item, `contains({list}, {value})` whether \
+                     a text has a part"
+                ),
+                other => format!("write `IN ({other})`"),
+            });
+        }
+        if reason.contains("found: < ") && self.has(&[Token::Eq, Token::Lt]) {
+            return Some("write `<=`".into());
+        }
+        if !reason.contains("Expected: end of ") {
+            return None;
+        }
+        let lower = found.to_lowercase();
+        if let Some((_, instead)) = WORDS.iter().find(|(words, _)| words.contains(&lower.as_str())) {
+            return Some((*instead).into());
+        }
+        if found == ")" {
+            return Some("it is one closing parenthesis too many".into());
+        }
+        if found == "=>" {
+            return Some("write `>=`".into());
+        }
+        if found.starts_with('\'') {
+            return Some("text has no prefix; write a value as `$x`, and pass it as `params={\"x\": ...}`".into());
+        }
+        // A query has such words.
+        if reason.contains("end of statement") || self.has_clause() {
+            return None;
+        }
+        Some("a filter is a condition and nothing else".into())
+    }
+
+    /// Advises on values of the wrong types.
+    fn instead_of_types(&self, reason: &str) -> Option<String> {
+        if reason.contains("comparison operation Boolean ") {
+            return self.chained();
+        }
+        if reason.contains("comparison operation List(")
+            || reason.contains("comparison operation FixedSizeList(")
+            || reason.contains("comparison operation LargeList(")
+        {
+            let (list, value) = self.compared()?;
+            return Some(format!(
+                "`array_has({list}, {value})`, or `{value} = ANY({list})`, tells whether a list has an item"
+            ));
+        }
+        if let Some((_, given)) = reason.split_once("common type to coerce ")
+            && given.contains(" in LIKE ")
+            && is_plain(given)
+        {
+            return Some("write `CAST(x AS VARCHAR) LIKE ...`".into());
+        }
+        if reason.contains("cast for native type String from physical type FixedSizeList") {
+            let list =
+                self.arguments(&["length", "char_length", "character_length"]).map_or("x".into(), |(_, list)| list);
+            return Some(format!("`array_length({list})` counts the items of a list"));
+        }
+        if let Some((_, given)) = reason.split_once("function: coercion from ")
+            && given.contains("Struct(")
+        {
+            return Some("a struct is not text; take a field of it, as in `x['name']`".into());
+        }
+        let (_, given) = reason.split_once("requires String, but received ")?;
+        if !is_plain(given) {
+            return (given.starts_with("List") || given.starts_with("FixedSizeList"))
+                .then(|| "`array_to_string(x, ',')` makes a text of a list".into());
+        }
+        let name = reason.split_once("Function '").and_then(|(_, name)| name.split('\'').next())?;
+        let written: &[&str] = match name {
+            "btrim" => &["trim", "btrim"],
+            "substr" => &["substr", "substring"],
+            "character_length" => &["length", "char_length", "character_length"],
+            "strpos" => &["strpos", "position", "instr"],
+            _ => &[],
+        };
+        let written = if written.is_empty() { std::slice::from_ref(&name) } else { written };
+        Some(match self.arguments(written) {
+            Some((name, all)) if !all.to_uppercase().contains(" FROM ") && !all.is_empty() => {
+                let mut values = split(&all);
+                let place = values.iter().position(|value| !value.starts_with('\'')).unwrap_or(0);
+                values[place] = format!("CAST({} AS VARCHAR)", values[place]);
+                format!("it takes text: `{name}({})`", values.join(", "))
+            }
+            _ => "it takes text: `CAST(x AS VARCHAR)`".into(),
+        })
+    }
+
+    /// Advises on a function that does not exist.
+    fn instead_of_function(&self, name: &str, reason: &str) -> Option<String> {
+        let lower = name.to_lowercase();
+        let plain = lower.rsplit_once('.').map_or(lower.as_str(), |(_, method)| method);
+        let all = || self.arguments(&[plain]).map_or_else(String::new, |(_, all)| all);
+        let said = format!("Invalid function '{name}'");
+        if let Some((value, _)) = name.rsplit_once('.') {
+            let value = value.strip_suffix(".str").unwrap_or(value);
+            let (_, call) = METHODS.iter().find(|(names, _)| names.contains(&plain))?;
+            return Some(format!("{said}; write `{}`", call.replace("{x}", value).replace("{}", &all())));
+        }
+        if let Some((_, to)) = CASTS.iter().find(|(names, _)| names.contains(&plain)) {
+            return Some(format!("{said}; `CAST({} AS {to})` converts a value to another type", first(&all())));
+        }
+        if ["datetime", "timestamp"].contains(&plain) {
+            return Some(format!("{said}; `CAST({} AS TIMESTAMP)` is a time, as is `TIMESTAMP '...'`", first(&all())));
+        }
+        if plain == "any" {
+            return Some(format!("{said}; the list comes second: `'a' = ANY({})`", first(&all())));
+        }
+        let near = reason.split_once("Did you mean '").and_then(|(_, near)| near.split('\'').next())?;
+        (normalized_levenshtein(&lower, near) < NEAR_ENOUGH).then_some(said)
+    }
+
+    /// Returns `x > 1 AND x < 5` for `1 < x < 5`.
+    fn chained(&self) -> Option<String> {
+        self.tokens.windows(5).find_map(|five| {
+            let [low, first, value, second, high] = five else { return None };
+            let swapped = match (first, second) {
+                (Token::Lt, Token::Lt | Token::LtEq) => ">",
+                (Token::LtEq, Token::Lt | Token::LtEq) => ">=",
+                (Token::Gt, Token::Gt | Token::GtEq) => "<",
+                (Token::GtEq, Token::Gt | Token::GtEq) => "<=",
+                _ => return None,
+            };
+            Some(format!("write `{value} {swapped} {low} AND {value} {second} {high}`"))
+        })
+    }
+
+    /// Returns the name in `{name}`, in text or outside.
+    fn braced(&self) -> Option<String> {
+        self.tokens.iter().enumerate().find_map(|(place, token)| match token {
+            Token::LBrace => match (self.tokens.get(place + 1), self.tokens.get(place + 2)) {
+                (Some(Token::Word(name)), Some(Token::RBrace)) => Some(name.value.clone()),
+                _ => None,
+            },
+            Token::SingleQuotedString(text) => {
+                let name = text.strip_prefix('{')?.strip_suffix('}')?;
+                let is_name = name.chars().all(|c| c.is_alphanumeric() || c == '_') && !name.is_empty();
+                is_name.then(|| name.to_owned())
+            }
+            _ => None,
+        })
+    }
+
+    /// Returns the sides of an `IN` without parentheses.
+    fn among(&self) -> Option<(&Token, &Token)> {
+        self.tokens.windows(3).find_map(|three| match three {
+            [value, Token::Word(word), list] if word.keyword == Keyword::IN && *list != Token::LParen => {
+                Some((value, list))
+            }
+            _ => None,
+        })
+    }
+
+    /// Returns the only column that is compared with a literal, and the literal.
+    fn compared(&self) -> Option<(&Token, &Token)> {
+        let is_literal = |token: &Token| matches!(token, Token::Number(..) | Token::SingleQuotedString(_));
+        let mut found = self.tokens.windows(3).filter_map(|three| match three {
+            [column @ Token::Word(_), Token::Eq | Token::DoubleEq, value] if is_literal(value) => Some((column, value)),
+            [value, Token::Eq | Token::DoubleEq, column @ Token::Word(_)] if is_literal(value) => Some((column, value)),
+            _ => None,
+        });
+        let only = found.next()?;
+        found.next().is_none().then_some(only)
+    }
+
+    /// Returns what to write for `x[1].name`.
+    fn field_after_brackets(&self) -> String {
+        let found =
+            self.tokens.windows(3).position(|three| matches!(three, [Token::RBracket, Token::Period, Token::Word(_)]));
+        let instead = found.map(|end| {
+            let mut open = 0_usize;
+            let is_first = |token: &&Token| {
+                match token {
+                    Token::RBracket => open += 1,
+                    Token::LBracket => open = open.saturating_sub(1),
+                    _ => {}
+                }
+                open > 0 || matches!(token, Token::LBracket)
+            };
+            let len = self.tokens[..=end].iter().rev().take_while(is_first).count();
+            let start = (end + 1 - len).saturating_sub(1);
+            let value: String = self.tokens[start..=end].iter().map(Token::to_string).collect();
+            format!("{value}['{}']", self.tokens[end + 2])
+        });
+        format!(
+            "a field of what is in brackets is in brackets, too: write `{}`",
+            instead.as_deref().unwrap_or("x[1]['name']")
+        )
+    }
+
+    /// Returns the first of the functions `names` that is called, as written, and its arguments.
+    fn arguments(&self, names: &[&str]) -> Option<(String, String)> {
+        let is_call = |two: &[Token]| matches!(two, [Token::Word(word), Token::LParen] if names.contains(&word.value.to_lowercase().as_str()));
+        let place = self.tokens.windows(2).position(is_call)?;
+        let (mut depth, mut all) = (0_usize, String::new());
+        for token in &self.tokens[place + 2..] {
+            match token {
+                Token::LParen => depth += 1,
+                Token::RParen if depth == 0 => break,
+                Token::RParen => depth -= 1,
+                _ => {}
+            }
+            if matches!(token, Token::Word(_)) && all.ends_with(|last: char| last.is_alphanumeric() || last == '\'') {
+                all.push(' ');
+            }
+            all += &token.to_string();
+            if *token == Token::Comma {
+                all.push(' ');
+            } else if matches!(token, Token::Word(word) if word.keyword == Keyword::FROM) {
+                all.push(' ');
+            }
+        }
+        Some((self.tokens[place].to_string(), all))
+    }
+
+    fn has(&self, tokens: &[Token]) -> bool {
+        self.tokens.windows(tokens.len()).any(|some| some == tokens)
+    }
+
+    /// Returns whether there is a word that belongs to a query, or the end of one.
+    fn has_clause(&self) -> bool {
+        use Keyword::{ASC, DESC, FROM, GROUP, HAVING, LIMIT, OFFSET, ORDER, QUALIFY, SELECT, WHERE};
+        self.tokens.iter().any(|token| match token {
+            Token::SemiColon => true,
+            Token::Word(word) => {
+                [ASC, DESC, FROM, GROUP, HAVING, LIMIT, OFFSET, ORDER, QUALIFY, SELECT, WHERE].contains(&word.keyword)
+            }
+            _ => false,
+        })
+    }
+}
+
+/// Returns whether a type can be cast to text for a reader.
+fn is_plain(data_type: &str) -> bool {
+    ["Int", "UInt", "Float", "Decimal", "Boolean", "Date", "Timestamp", "Time"]
+        .iter()
+        .any(|name| data_type.starts_with(name))
+}
+
+/// Returns the first of some arguments.
+fn first(all: &str) -> String {
+    split(all).into_iter().next().filter(|first| !first.is_empty()).unwrap_or_else(|| "x".into())
+}
+
+/// Splits arguments at commas that are in no parentheses.
+fn split(all: &str) -> Vec<String> {
+    let (mut depth, mut is_text, mut parts) = (0_i32, false, vec![String::new()]);
+    for c in all.chars() {
+        match c {
+            '\'' => is_text = !is_text,
+            '(' | '[' if !is_text => depth += 1,
+            ')' | ']' if !is_text => depth -= 1,
+            _ => {}
+        }
+        match parts.last_mut() {
+            Some(_) if c == ',' && depth == 0 && !is_text => parts.push(String::new()),
+            Some(part) => part.push(c),
+            None => {}
+        }
+    }
+    parts.into_iter().map(|part| part.trim().to_owned()).collect()
+}

@@ -1,0 +1,337 @@
+"""SQL that looks right and is not: refused in words that say what to write, or read as what is meant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = {
+    "id": [0, 1, 2],
+    "cat": ["a", "b", "c"],
+    "tags": [[], ["a"], ["a", "b"]],
+    "few": pa.array([None, ["a"], []], pa.list_(pa.string())),
+    "flag": [True, None, False],
+    "a": [None, 6, 1],
+    "f": [1.5, None, float("nan")],
+    "name": ["x", None, ""],
+    "meta": [{"source": "web", "geo": {"lat": 1.5}}] * 3,
+    "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+    "emb": pa.array([[1.0, 2.0]] * 3, pa.list_(pa.float32(), 2)),
+    "messages": [[{"role": "user"}]] * 3,
+}
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> fb.Dataset:
+    pq.write_table(pa.table(ROWS), tmp_path / "rows.parquet")
+    return fb.load_dataset(tmp_path, split="train")
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> fb.Dataset:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"id": datasets.Value("int64"), "label": datasets.ClassLabel(names=["neg", "pos"])})
+    rows = pa.table({"id": [0, 1, 2], "label": [0, 1, 0]}, schema=features.arrow_schema)
+    pq.write_table(rows, tmp_path / "labels.parquet")
+    return fb.load_dataset(tmp_path, split="train")
+
+
+def values(ds: fb.Dataset, expression: str, **named: Any) -> list[Any]:
+    rows = pa.table(ds.query(f"SELECT {expression} AS x FROM dataset", **named)).to_pylist()
+    return [row["x"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("condition", "kept"),
+    [
+        ("length(tags) > 1", [2]),
+        ("length(tags) = 0", [0]),
+        ("char_length(tags) = 1", [1]),
+        ("length(few) = 0", [2]),
+        ("length(few) IS NULL", [0]),
+        ("length(few) <> 1", [2]),
+        ("length(make_array(id, id)) = 2", [0, 1, 2]),
+        ("length(cat) = 1", [0, 1, 2]),
+    ],
+)
+def test_the_length_of_a_list_is_the_number_of_its_items(ds: fb.Dataset, condition: str, kept: list[int]) -> None:
+    assert [row["id"] for row in ds.filter(condition)] == kept
+    assert [row["id"] for row in ds.sql(f"SELECT * FROM dataset WHERE {condition}")] == kept
+
+
+def test_the_length_of_a_list_is_the_number_of_its_items_in_whole_queries(ds: fb.Dataset) -> None:
+    assert values(ds, "length(tags) - 1") == [-1, 0, 1]
+    assert values(ds, "sum(length(tags))") == [3]
+    assert [row["x"] for row in ds.sql("SELECT length(few) AS x FROM dataset")] == [None, 1, 0]
+    grouped = ds.query("SELECT length(tags) AS n, count(*) AS c FROM dataset GROUP BY length(tags) ORDER BY 1 DESC")
+    assert pa.table(grouped).to_pylist() == [{"n": 2, "c": 1}, {"n": 1, "c": 1}, {"n": 0, "c": 1}]
+    both = "SELECT length(tags) AS x FROM dataset UNION ALL SELECT length(cat) FROM dataset"
+    assert sorted(row["x"] for row in pa.table(ds.query(both)).to_pylist()) == [0, 1, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [
+        ("reverse(tags)", "`array_reverse(tags)`"),
+        ("concat(tags, 'x')", "`array_to_string(tags, ',')`"),
+        ("concat_ws(',', 'x', tags)", "`array_to_string(tags, ',')`"),
+        ("left(tags, 1)", "`array_length(tags)`"),
+        ("right(tags, 1)", "`array_length(tags)`"),
+        ("lpad(tags, 3)", "`array_length(tags)`"),
+        ("rpad(tags, 3)", "`array_length(tags)`"),
+        ("translate(tags, 'a', 'b')", "`array_has(tags, ...)`"),
+        ("overlay(tags PLACING 'x' FROM 1)", "`array_has(tags, ...)`"),
+        ("find_in_set('a', tags)", "`array_has(tags, ...)`"),
+        ("substr_index(tags, 'a', 1)", "`array_has(tags, ...)`"),
+        ("regexp_count(tags, 'a')", "`array_has(tags, ...)`"),
+        ("regexp_instr(tags, 'a')", "`array_has(tags, ...)`"),
+        ("regexp_match(tags, 'a')", "`array_has(tags, ...)`"),
+        ("regexp_replace(tags, 'a', 'b')", "`array_has(tags, ...)`"),
+        ("nvl(tags, 'x')", "is a list"),
+        ("length(emb)", "`array_length(emb)`"),
+        ("concat(meta, 'x')", "take a field of it"),
+        ("upper(tags)", "`array_to_string(x, ',')`"),
+    ],
+)
+def test_functions_of_text_refuse_lists_and_structs(ds: fb.Dataset, call: str, instead: str) -> None:
+    with pytest.raises(fb.QueryError) as refused:
+        ds.query(f"SELECT {call} AS x FROM dataset")
+    assert instead in str(refused.value)
+    with pytest.raises(fb.QueryError) as refused:
+        ds.filter(f"{call} IS NULL")
+    assert instead in str(refused.value)
+
+
+def test_an_aggregate_of_text_refuses_lists(ds: fb.Dataset) -> None:
+    with pytest.raises(fb.QueryError, match="`string_agg` is for text, and `tags` is a list"):
+        ds.query("SELECT string_agg(tags, ',') FROM dataset")
+
+
+def test_a_list_is_printed_where_that_is_asked_for(ds: fb.Dataset) -> None:
+    assert values(ds, "tags::text") == ["[]", "[a]", "[a, b]"]
+    assert values(ds, "concat(array_to_string(tags, '+'), '!')") == ["!", "a!", "a+b!"]
+    assert values(ds, "tags || 'x'") == [["x"], ["a", "x"], ["a", "b", "x"]]
+
+
+@pytest.mark.parametrize(
+    ("expression", "instead"),
+    [
+        ("CASE WHEN id % 2 = 0 THEN label ELSE 'neg' END", "write `0` instead"),
+        ("CASE id WHEN 0 THEN 'pos' ELSE label END", "write `1` instead"),
+        ("CASE WHEN id = 0 THEN label ELSE id::text END", "write the number of a class instead"),
+        ("coalesce(label, 'neg')", "write `0` instead"),
+        ("nullif(label, 'neg')", "write `0` instead"),
+        ("nvl(label, 'other')", "write the number of a class instead"),
+    ],
+)
+def test_class_labels_are_not_mixed_with_text(labelled: fb.Dataset, expression: str, instead: str) -> None:
+    with pytest.raises(fb.QueryError) as refused:
+        labelled.sql(f"SELECT {expression} AS x FROM dataset")
+    assert "`label` is a `ClassLabel`" in str(refused.value)
+    assert instead in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("CASE WHEN id = 1 THEN label END", [None, 1, None]),
+        ("CASE WHEN id = 0 THEN label ELSE 7 END", [0, 7, 7]),
+        ("CASE WHEN label = 'pos' THEN 'x' ELSE 'neg' END", ["neg", "x", "neg"]),
+        ("CASE label WHEN 'pos' THEN 5 ELSE 6 END", [6, 5, 6]),
+        ("CASE WHEN id = 0 THEN label::text ELSE 'none' END", ["0", "none", "none"]),
+        ("concat('y_', label)", ["y_0", "y_1", "y_0"]),
+    ],
+)
+def test_class_labels_are_numbers(labelled: fb.Dataset, expression: str, expected: list[Any]) -> None:
+    assert values(labelled, expression) == expected
+    assert [row["x"] for row in labelled.sql(f"SELECT {expression} AS x FROM dataset")] == expected
+
+
+def count(lists: pa.Array) -> pa.Array:
+    return pa.array([None if items is None else len(items) for items in lists.to_pylist()], pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("taken", "column", "expected"),
+    [
+        (pa.list_(pa.float32(), 2), "emb", [2, 2, 2]),
+        (pa.list_(pa.field("other", pa.float32()), 2), "emb", [2, 2, 2]),
+        (pa.list_(pa.string()), "few", [None, 1, 0]),
+        (pa.map_(pa.string(), pa.int64()), "map", [1, 0, None]),
+        (pa.list_(pa.list_(pa.float32(), 2)), "make_array(emb)", [1, 1, 1]),
+        (pa.list_(pa.list_(pa.float32(), 2)), "NULL", [None, None, None]),
+    ],
+)
+def test_a_function_takes_lists_whatever_their_items_are_called(
+    ds: fb.Dataset, taken: Any, column: str, expected: list[Any]
+) -> None:
+    functions = {"f": fb.Function(call=count, arguments=[taken], returns=pa.int64())}
+    assert values(ds, f"f({column})", functions=functions) == expected
+
+
+def test_a_function_refuses_other_types_by_what_it_takes(ds: fb.Dataset) -> None:
+    functions = {"f": fb.Function(call=count, arguments=[pa.list_(pa.float32(), 3)], returns=pa.int64())}
+    for given in ["emb", "id", "emb, emb"]:
+        with pytest.raises(fb.QueryError, match=r"`f` takes \(FixedSizeList\(3 x Float32\)\), got \("):
+            ds.query(f"SELECT f({given}) AS x FROM dataset", functions=functions)
+    numbers = {"f": fb.Function(call=lambda x: x, arguments=[pa.float64()], returns=pa.float64())}
+    assert values(ds, "f(id)", functions=numbers) == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"call": 3},
+        {"arguments": ["int32"]},
+        {"arguments": [int]},
+        {"arguments": [pa.int32]},
+        {"arguments": pa.int32()},
+        {"arguments": "int32"},
+        {"returns": "int32"},
+        {"returns": None},
+    ],
+)
+def test_a_function_is_checked_when_it_is_made(given: dict[str, Any]) -> None:
+    whole = {"call": count, "arguments": [pa.int64()], "returns": pa.int64()} | given
+    with pytest.raises(fb.SettingError, match=f"^{next(iter(given))}: expected "):
+        fb.Function(**whole)
+
+
+NULLS = {
+    "coalesce(a, -1)": ([-1, 6, 1], False),
+    "coalesce(flag, false)": ([True, False, False], False),
+    "coalesce(a > 5, false)": ([False, True, False], False),
+    "coalesce(flag, id > 5)": ([True, False, False], False),
+    "coalesce(flag, a > 7)": ([True, False, False], True),
+    "coalesce(a, f)": ([1.5, 6.0, 1.0], True),
+    "NOT coalesce(flag, true)": ([False, False, True], False),
+    "CASE WHEN a IS NULL THEN 0 ELSE a END": ([0, 6, 1], False),
+    "CASE WHEN a IS NULL THEN a ELSE 0 END": ([None, 0, 0], True),
+    "CASE WHEN a IS NOT NULL THEN a ELSE 0 END": ([0, 6, 1], False),
+    "CASE WHEN NOT (a IS NULL) THEN a ELSE 0 END": ([0, 6, 1], False),
+    "CASE WHEN a > 5 THEN a ELSE 0 END": ([0, 6, 0], False),
+    "CASE WHEN a > 5 THEN 0 ELSE a END": ([None, 0, 1], True),
+    "CASE WHEN a > 5 OR f > 1 THEN a ELSE 0 END": ([None, 6, 1], True),
+    "CASE WHEN a > 5 AND id > 0 THEN a ELSE 0 END": ([0, 6, 0], False),
+    "CASE WHEN a IS NULL OR flag IS NULL THEN 0 WHEN flag THEN 7 ELSE a END": ([0, 0, 1], False),
+    "CASE WHEN a IS NULL AND flag IS NULL THEN 0 WHEN flag THEN a ELSE 1 END": ([None, 1, 1], True),
+    "CASE WHEN a IS NULL THEN 0 ELSE a + 1 END": ([0, 7, 2], False),
+    "CASE WHEN a IS NULL THEN 0 ELSE a + f END": ([0.0, None, float("nan")], True),
+    "CASE WHEN f IS NULL THEN 0 ELSE f * 2 END": ([3.0, 0.0, float("nan")], False),
+    "CASE a WHEN 6 THEN 0 ELSE a END": ([None, 0, 1], True),
+    "CASE id WHEN 1 THEN a ELSE 0 END": ([0, 6, 0], True),
+    "CASE WHEN id = 1 THEN 1 END": ([None, 1, None], True),
+    "greatest(a, 0)": ([0, 6, 1], False),
+    "least(a, NULL)": ([None, 6, 1], True),
+    "abs(id)": ([0, 1, 2], False),
+    "abs(a)": ([None, 6, 1], True),
+    "abs(coalesce(f, 0))": ([1.5, 0.0, float("nan")], False),
+    "length(cat)": ([1, 1, 1], False),
+    "length(name)": ([1, None, 0], True),
+    "length(coalesce(name, ''))": ([1, 0, 0], False),
+    "length(tags)": ([0, 1, 2], False),
+    "length(few)": ([None, 1, 0], True),
+    "array_length(tags, 2)": ([None, None, None], True),
+    "flag IS NOT NULL AND flag": ([True, False, False], False),
+    "flag OR flag IS NULL": ([True, True, False], False),
+    "flag IS NOT NULL OR flag": ([True, None, True], True),
+    "flag IS NULL AND flag": ([False, None, False], True),
+    "nullif(id, 2)": ([0, 1, None], True),
+    "TRY_CAST(cat AS BIGINT)": ([None, None, None], True),
+    "coalesce(TRY_CAST(cat AS BIGINT), id)": ([0, 1, 2], False),
+}
+
+
+@pytest.mark.parametrize("expression", NULLS)
+def test_a_column_is_masked_only_if_it_may_be_null(ds: fb.Dataset, expression: str) -> None:
+    pytest.importorskip("torch")
+    expected, may_be_null = NULLS[expression]
+    made = ds.sql(f"SELECT {expression} AS x FROM dataset")
+    assert repr([row["x"] for row in made]) == repr(expected)
+    column = next(iter(made.to_torch(3)))["x"]
+    assert isinstance(column, fb.Masked) == may_be_null
+    if not may_be_null:
+        assert repr(column.tolist()) == repr(expected)
+
+
+FILTERS = [
+    ("1 < a < 5", "`a > 1 AND a < 5`"),
+    ("5 >= id >= 1", "`id <= 5 AND id >= 1`"),
+    ("a == None", "`x IS NULL`"),
+    ("cat.startswith('a')", "`starts_with(cat, 'a')`"),
+    ("cat.str.contains('a')", "`contains(cat, 'a')`"),
+    ("cat.lower() = 'a'", "`lower(cat)`"),
+    ("cat.isna()", "`cat IS NULL`"),
+    ("date(cat) = '2026-01-01'", "`CAST(cat AS DATE)`"),
+    ("any(tags) = 't1'", "`'a' = ANY(tags)`"),
+    ("datetime(cat) > now()", "`CAST(cat AS TIMESTAMP)`"),
+    ("lenght(cat) = 1", "Did you mean 'length'"),
+    ("cat contains 'a'", "`x LIKE '%a%'`"),
+    ("a mod 2 = 0", "`x % 2`"),
+    ("a > 5)", "one closing parenthesis too many"),
+    ("a => 5", "write `>=`"),
+    ("a =< 5", "write `<=`"),
+    ("a eq 5", "write `=`"),
+    ("cat = f'{x}'", "write `$x`, and pass its value as `params="),
+    ("a > {least}", 'write `$least`, and pass its value as `params={"least": ...}`'),
+    ("substr(id, 1, 1) = '1'", "`substr(CAST(id AS VARCHAR), 1, 1)`"),
+    ("trim(a) = '1'", "`trim(CAST(a AS VARCHAR))`"),
+    ("md5(id) < '8'", "`md5(CAST(id AS VARCHAR))`"),
+    ("starts_with(a, '1')", "`starts_with(CAST(a AS VARCHAR), '1')`"),
+    ("a LIKE '1%'", "`CAST(x AS VARCHAR) LIKE ...`"),
+    ("'t1' IN tags", "`array_has(tags, 't1')`"),
+    ("cat IN 'a'", "`IN ('a')`"),
+    ("tags = 't1'", "`array_has(tags, 't1')`, or `'t1' = ANY(tags)`"),
+    ("emb = 3", "`array_has(emb, 3)`"),
+    ("meta['sorce'] = 'web'", "did you mean `source`?"),
+    ("meta['geo'].lat > 1", "`meta['geo']['lat']`"),
+    ("messages[1].role = 'user'", "`messages[1]['role']`"),
+    ("cat = 'a", "Unterminated string literal at Line: 1, Column: 7; a quote within text is written twice"),
+    ("cat == b'a'", "text is `'a'`, bytes are `X'61'`"),
+    ("a > 5 # c", "a comment begins with `--`"),
+    ("a >= 5 && a < 9", "write `AND`"),
+    ("cat = \u2018a\u2019", "straight quotes"),
+]
+
+
+@pytest.mark.parametrize(("written", "instead"), FILTERS)
+def test_a_refusal_says_what_to_write(ds: fb.Dataset, written: str, instead: str) -> None:
+    for make in (lambda: ds.filter(written), lambda: ds.sql(f"SELECT * FROM dataset WHERE {written}")):
+        with pytest.raises((fb.QueryError, fb.ColumnNotFoundError)) as refused:
+            make()
+        said = str(refused.value)
+        assert instead in said
+        assert not any(noise in said for noise in ["Ident {", "TokenizerError", "leave out"])
+
+
+@pytest.mark.parametrize("written", ["a > 1 LIMIT 3", "a > 1;", "WHERE a > 1", "a > 1 ORDER BY a"])
+def test_what_belongs_to_a_query_is_left_out_of_a_filter(ds: fb.Dataset, written: str) -> None:
+    with pytest.raises(fb.QueryError, match="leave out `WHERE`, `LIMIT` or `;`"):
+        ds.filter(written)
+
+
+@pytest.mark.parametrize("written", ["any(cat) = 1", "farm_fingerprint(cat) = 1", "datetime(cat) = 1"])
+def test_no_name_is_suggested_that_is_far_off(ds: fb.Dataset, written: str) -> None:
+    with pytest.raises(fb.QueryError) as refused:
+        ds.filter(written)
+    assert "Did you mean" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["SEMI", "ANTI"])
+def test_a_join_says_which_side_it_keeps(ds: fb.Dataset, kind: str) -> None:
+    with pytest.raises(fb.QueryError, match=f"write `LEFT {kind} JOIN`"):
+        ds.sql(f"SELECT * FROM dataset d {kind} JOIN m ON d.id = m.id", tables={"m": pa.table({"id": [1]})})
+
+
+@pytest.mark.parametrize("written", ["cat = 1", [("cat", "==", 3)]])
+def test_text_beside_a_number_is_named_when_it_fails(ds: fb.Dataset, written: Any) -> None:
+    with pytest.raises(fb.ForebayError, match="`cat` is text: compare it with text, as in `cat = '1'`"):
+        len(ds.filter(written))

@@ -56,6 +56,9 @@ const WORDS: [(&[&str], &str); 10] = [
     (&["le", "lte"], "write `<=`"),
 ];
 
+/// The beginnings of advice that does not know the text, which better one replaces.
+const GENERAL: [&str; 2] = ["; a Boolean is a condition of its own", "; a filter is a condition and nothing else"];
+
 /// Adds to an error about `text` what to write instead.
 pub(super) fn advised(text: &str, error: Error) -> Error {
     match error {
@@ -130,10 +133,9 @@ impl Written {
 
     /// Returns a better reason than the engine's, if there is one.
     fn instead_of(&self, reason: &str) -> Option<String> {
-        // Replaces advice that does not know the text.
         let with = |advice: String| {
-            let said = reason.split("; ").next().unwrap_or(reason).trim_end_matches('.');
-            format!("{said}; {advice}")
+            let end = GENERAL.iter().find_map(|general| reason.rfind(general)).unwrap_or(reason.len());
+            format!("{}; {advice}", reason[..end].trim_end_matches('.'))
         };
         if let Some(place) = reason.split_once("TokenizerError(\"").map(|(_, place)| place) {
             let is_quote = place.contains("string literal") || place.contains("quote");
@@ -173,7 +175,7 @@ impl Written {
         if reason.starts_with("Expected: ") || reason.starts_with("Unexpected") {
             return self.instead_of_syntax(reason).map(with);
         }
-        self.instead_of_types(reason).map(with)
+        self.instead_of_call(reason).or_else(|| self.instead_of_types(reason).map(with))
     }
 
     /// Advises on text that cannot be parsed.
@@ -185,13 +187,14 @@ impl Written {
             reason.split_once("found: ").map_or("", |(_, found)| found.split(" at Line").next().unwrap_or(found));
         if reason.contains("Expected: (, found:") {
             let (value, list) = self.among()?;
-            return Some(match list {
-                Token::Word(list) => format!(
+            return match list {
+                Token::Word(list) => Some(format!(
                     "`array_has({list}, {value})` tells whether a list has an item, `contains({list}, {value})` whether \
                      a text has a part"
-                ),
-                other => format!("write `IN ({other})`"),
-            });
+                )),
+                Token::Number(..) | Token::SingleQuotedString(_) => Some(format!("write `IN ({list})`")),
+                _ => None,
+            };
         }
         if reason.contains("found: < ") && self.has(&[Token::Eq, Token::Lt]) {
             return Some("write `<=`".into());
@@ -228,7 +231,9 @@ impl Written {
             || reason.contains("comparison operation FixedSizeList(")
             || reason.contains("comparison operation LargeList(")
         {
-            let (list, value) = self.compared()?;
+            let are_lists = reason.rsplit_once(" = ").is_some_and(|(_, other)| other.contains("List("));
+            let named = self.compared().map(|(list, value)| (list.to_string(), value.to_string()));
+            let (list, value) = named.or_else(|| (!are_lists).then(|| ("x".into(), "'a'".into())))?;
             return Some(format!(
                 "`array_has({list}, {value})`, or `{value} = ANY({list})`, tells whether a list has an item"
             ));
@@ -249,29 +254,44 @@ impl Written {
         {
             return Some("a struct is not text; take a field of it, as in `x['name']`".into());
         }
+        None
+    }
+
+    /// Returns why a function of text does not take what it gets, without its other signatures.
+    fn instead_of_call(&self, reason: &str) -> Option<String> {
         let (_, given) = reason.split_once("requires String, but received ")?;
-        if !is_plain(given) {
-            return (given.starts_with("List") || given.starts_with("FixedSizeList"))
-                .then(|| "`array_to_string(x, ',')` makes a text of a list".into());
-        }
-        let name = reason.split_once("Function '").and_then(|(_, name)| name.split('\'').next())?;
-        let written: &[&str] = match name {
-            "btrim" => &["trim", "btrim"],
-            "substr" => &["substr", "substring"],
-            "character_length" => &["length", "char_length", "character_length"],
-            "strpos" => &["strpos", "position", "instr"],
-            _ => &[],
+        let (before, function) = reason.split_once("Function '")?;
+        let (name, given) = (function.split('\'').next()?, given.split(" (DataType").next()?);
+        let is_list = ["List(", "FixedSizeList(", "LargeList("].iter().any(|list| given.starts_with(list));
+        let names = match name {
+            "btrim" => vec!["trim", "btrim"],
+            "substr" => vec!["substr", "substring"],
+            "strpos" => vec!["strpos", "position", "instr"],
+            name => vec![name],
         };
-        let written = if written.is_empty() { std::slice::from_ref(&name) } else { written };
-        Some(match self.arguments(written) {
-            Some((name, all)) if !all.to_uppercase().contains(" FROM ") && !all.is_empty() => {
-                let mut values = split(&all);
-                let place = values.iter().position(|value| !value.starts_with('\'')).unwrap_or(0);
+        let written = self.arguments(&names);
+        let shown = written.as_ref().map_or(name, |(written, _)| written);
+        if is_list {
+            let instead = "`array_to_string(x, ',')` makes a text of a list";
+            return Some(format!("{before}`{shown}` takes text, and got a list; {instead}"));
+        }
+        if !is_plain(given) {
+            return None;
+        }
+        let all = written.as_ref().map_or("", |(_, all)| all);
+        let mut values = split(all);
+        let is_number = |value: &String| value.starts_with(|first: char| first.is_ascii_digit());
+        // With numbers elsewhere, it may be one of those that should be text.
+        let is_first = ["substr", "left", "right", "lpad", "rpad", "repeat"].contains(&name);
+        let place = values.iter().position(|value| !value.starts_with('\'') && !is_number(value));
+        let instead = match place.filter(|place| is_first && *place == 0 || !values.iter().any(is_number)) {
+            Some(place) if !all.is_empty() && !all.to_uppercase().contains(" FROM ") => {
                 values[place] = format!("CAST({} AS VARCHAR)", values[place]);
-                format!("it takes text: `{name}({})`", values.join(", "))
+                format!("{shown}({})", values.join(", "))
             }
-            _ => "it takes text: `CAST(x AS VARCHAR)`".into(),
-        })
+            _ => "CAST(x AS VARCHAR)".into(),
+        };
+        Some(format!("{before}`{shown}` takes text, and got {given}; write `{instead}`"))
     }
 
     /// Advises on a function that does not exist.

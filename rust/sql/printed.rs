@@ -67,6 +67,7 @@ fn refusal(function: &str, value: &Expr, data_type: &DataType) -> String {
             ("a struct", format!("take a field of it, as in `{value}['{field}']`"))
         }
         DataType::Map(..) => ("a map", format!("take a value of it, as in `{value}['key']`")),
+        _ if function == "nvl" => ("a list", format!("`coalesce({value}, make_array('a'))` replaces NULL by a list")),
         _ if function == "reverse" => ("a list", format!("`array_reverse({value})` reverses its items")),
         _ => {
             let joined = format!(

@@ -95,7 +95,7 @@ def test_the_length_of_a_list_is_the_number_of_its_items_in_whole_queries(ds: fb
         ("regexp_instr(tags, 'a')", "`array_has(tags, ...)`"),
         ("regexp_match(tags, 'a')", "`array_has(tags, ...)`"),
         ("regexp_replace(tags, 'a', 'b')", "`array_has(tags, ...)`"),
-        ("nvl(tags, 'x')", "is a list"),
+        ("nvl(tags, 'x')", "`coalesce(tags, make_array('a'))`"),
         ("length(emb)", "`array_length(emb)`"),
         ("concat(meta, 'x')", "take a field of it"),
         ("upper(tags)", "`array_to_string(x, ',')`"),
@@ -285,6 +285,9 @@ FILTERS = [
     ("substr(id, 1, 1) = '1'", "`substr(CAST(id AS VARCHAR), 1, 1)`"),
     ("trim(a) = '1'", "`trim(CAST(a AS VARCHAR))`"),
     ("md5(id) < '8'", "`md5(CAST(id AS VARCHAR))`"),
+    ("trim(a) = '1'", "`trim` takes text, and got Int64; write `trim("),
+    ("split_part(cat, 1, 1) = '1'", "write `CAST(x AS VARCHAR)`"),
+    ("cat IN ['a', 'b']", "`x IN ('a', 'b')`"),
     ("starts_with(a, '1')", "`starts_with(CAST(a AS VARCHAR), '1')`"),
     ("a LIKE '1%'", "`CAST(x AS VARCHAR) LIKE ...`"),
     ("'t1' IN tags", "`array_has(tags, 't1')`"),
@@ -294,7 +297,7 @@ FILTERS = [
     ("meta['sorce'] = 'web'", "did you mean `source`?"),
     ("meta['geo'].lat > 1", "`meta['geo']['lat']`"),
     ("messages[1].role = 'user'", "`messages[1]['role']`"),
-    ("cat = 'a", "Unterminated string literal at Line: 1, Column: 7; a quote within text is written twice"),
+    ("cat = 'a", "; a quote within text is written twice, `'it''s'`"),
     ("cat == b'a'", "text is `'a'`, bytes are `X'61'`"),
     ("a > 5 # c", "a comment begins with `--`"),
     ("a >= 5 && a < 9", "write `AND`"),
@@ -316,6 +319,11 @@ def test_a_refusal_says_what_to_write(ds: fb.Dataset, written: str, instead: str
 def test_what_belongs_to_a_query_is_left_out_of_a_filter(ds: fb.Dataset, written: str) -> None:
     with pytest.raises(fb.QueryError, match="leave out `WHERE`, `LIMIT` or `;`"):
         ds.filter(written)
+
+
+def test_a_list_of_conditions_is_refused_alike(ds: fb.Dataset) -> None:
+    with pytest.raises(fb.QueryError, match="`array_has.x, 'a'.`"):
+        ds.filter([("tags", "==", "t1")])
 
 
 @pytest.mark.parametrize("written", ["any(cat) = 1", "farm_fingerprint(cat) = 1", "datetime(cat) = 1"])

@@ -412,9 +412,7 @@ impl Written {
                 all.push(' ');
             }
             all += &token.to_string();
-            if *token == Token::Comma {
-                all.push(' ');
-            } else if matches!(token, Token::Word(word) if word.keyword == Keyword::FROM) {
+            if matches!(token, Token::Comma) || matches!(token, Token::Word(word) if word.keyword == Keyword::FROM) {
                 all.push(' ');
             }
         }

@@ -14,9 +14,9 @@
 //! [`labels`] are class names, [`moments`] and [`choices`] handle distant or precise dates and times, [`keys`] and
 //! [`windows`] orders that the engine refuses, [`firsts`] first rows that do not fit in memory, [`printed`] lists that it
 //! would take for text. [`bounds`] refuses what is too deep or too large to be planned, [`correlated`] subqueries that
-//! the engine gets wrong; [`totals`] are some of these that it need not, [`named_casts`] columns that it gives one name.
-//! [`rules`] are the engine's rules of optimization, [`keyed`] and [`fence`] what they may know. [`provider`] is a
-//! dataset as a table of an external DataFusion.
+//! the engine gets wrong; [`totals`] are some of these that it need not, [`missing`] those without rows, [`named_casts`]
+//! columns that it gives one name. [`rules`] are the engine's rules of optimization, [`keyed`] and [`fence`] what they
+//! may know. [`provider`] is a dataset as a table of an external DataFusion.
 
 mod aggregates;
 pub(crate) mod any;
@@ -34,6 +34,7 @@ mod keys;
 mod labels;
 mod leaf;
 mod membership;
+mod missing;
 mod moments;
 mod named_casts;
 mod operators;

@@ -16,6 +16,7 @@ use datafusion::logical_expr::{
 };
 
 use super::correlated::{self, Kind};
+use super::missing::maybe_missing;
 
 /// Replaces subqueries that the engine gets wrong or refuses, where others are equivalent.
 pub(super) fn with_plain_totals(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
@@ -41,7 +42,10 @@ fn with_plain_total(expr: Expr) -> PlanResult<Transformed<Expr>> {
     // One that is perhaps left out may be NULL, as its type does not say.
     let expr = match expr {
         Expr::ScalarSubquery(subquery) => {
-            return Ok(Transformed::yes(Expr::ScalarSubquery(having_as_case(subquery)?)));
+            let subquery = having_as_case(subquery)?;
+            let is_there = is_one_row(&subquery.subquery);
+            let subquery = if is_there { subquery } else { maybe_missing(subquery)? };
+            return Ok(Transformed::yes(Expr::ScalarSubquery(subquery)));
         }
         expr => expr,
     };

@@ -18,6 +18,7 @@ ROWS = {"id": [0, 1, 2, 3], "k": [1, 1, 2, 2], "g": ["a", "b", "a", "b"]}
 TABLES = {
     "t": pa.table({"k": [1, 1, 2, 3], "v": [10, 20, 30, 40]}),
     "l": pa.table({"k": [1, 2]}),
+    "s": pa.table({"k": [1, 2]}, schema=pa.schema([pa.field("k", pa.int64(), nullable=False)])),
     "u": pa.table({"n": [1, 2]}),
     "w": pa.table({"j": [1, 1, 2, 3], "x": [10, 1, None, 3]}),
 }
@@ -35,6 +36,20 @@ def rows_of(ds: fb.Dataset, sql: str) -> list[tuple[Any, ...]]:
 
 
 QUERIES = {
+    "a column that is never NULL, of no row": (
+        "SELECT DISTINCT (SELECT k FROM s WHERE k = 9) IS NULL AS a, coalesce((SELECT k FROM s WHERE k = 9), -1) AS b, "
+        "coalesce((SELECT k FROM s WHERE k = 2), -1) AS c FROM dataset",
+        [(True, -1, 2)],
+    ),
+    "a constant of no row": (
+        "SELECT id FROM dataset WHERE (SELECT 5 FROM t WHERE k = 99) IS NULL AND "
+        "(SELECT 5 FROM t WHERE k = 3) IS NOT NULL AND id < 1",
+        [(0,)],
+    ),
+    "a number of no group": (
+        "SELECT id, coalesce((SELECT count(*) FROM t WHERE k = id GROUP BY k), -1) AS n FROM dataset ORDER BY id",
+        [(0, -1), (1, 2), (2, 1), (3, 1)],
+    ),
     "a total exists without rows": (
         "SELECT id FROM dataset d WHERE NOT EXISTS (SELECT count(*) FROM t WHERE k = d.id)",
         [],

@@ -88,12 +88,16 @@ impl OptimizerRule for Except {
     }
 }
 
-/// Returns whether a filter without columns decides whether the total of an aggregate is kept.
-fn decides_of_a_total(plan: &LogicalPlan) -> PlanResult<bool> {
-    let LogicalPlan::Filter(filter) = plan else { return Ok(false) };
-    let LogicalPlan::Aggregate(aggregate) = filter.input.as_ref() else { return Ok(false) };
+/// Returns whether a filter without columns decides whether the total of an aggregate is kept, also above others.
+fn decides_of_a_total(mut plan: &LogicalPlan) -> PlanResult<bool> {
+    let mut conditions = Vec::new();
+    while let LogicalPlan::Filter(filter) = plan {
+        conditions.extend(split_conjunction(&filter.predicate));
+        plan = filter.input.as_ref();
+    }
+    let LogicalPlan::Aggregate(aggregate) = plan else { return Ok(false) };
     let has_total = aggregate.group_expr.iter().all(|key| matches!(key, Expr::GroupingSet(_)));
-    Ok(has_total && split_conjunction(&filter.predicate).iter().any(|condition| !condition.any_column_refs()))
+    Ok(has_total && conditions.into_iter().any(|condition| !condition.any_column_refs()))
 }
 
 /// Returns whether a plan has an inner join by other than equal values of one table each, which is lost, or not told

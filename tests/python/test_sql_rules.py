@@ -95,6 +95,11 @@ QUERIES = {
 GROUPS = "SELECT m.k, h.g, count(*) AS n FROM h JOIN (SELECT DISTINCT k FROM m ) m ON m.k = h.k GROUP BY m.k, h.g"
 
 QUERIES |= {
+    "a join without a row with a total that is kept": (
+        "SELECT d.id, t.c FROM dataset d LEFT JOIN (SELECT count(*) AS c FROM l HAVING count(*) <= 0) t ON false "
+        "ORDER BY d.id LIMIT 2",
+        [(0, None), (1, None)],
+    ),
     "a constant of rows that a left join does not find": (
         "SELECT d.id, l.lang FROM dataset d LEFT JOIN l ON l.k = d.id AND l.lang = 'de' "
         "ORDER BY l.lang NULLS FIRST, d.id LIMIT 2",

@@ -42,7 +42,7 @@ def _portable(cause: BaseException) -> BaseException:
 
 
 class ForebayError(_ChainedError):
-    """Base class of all exceptions that Forebay raises itself."""
+    """Base class of Forebay's exceptions; what Python has a kind for, such as a wrong argument's name, is Python's."""
 
 
 class Cause(_ChainedError):  # noqa: N818 - it is the cause of one

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from querying import rows_of
 
 import forebay as fb
 
@@ -43,11 +44,6 @@ TABLES = {
 def ds(tmp_path: Path) -> fb.Dataset:
     pq.write_table(pa.table(ROWS), tmp_path / "rows.parquet", row_group_size=2)
     return fb.load_dataset(tmp_path, split="train")
-
-
-def rows_of(ds: fb.Dataset, sql: str) -> list[tuple[Any, ...]]:
-    used = {name: table for name, table in TABLES.items() if f" {name} " in f"{sql} ".replace(")", " ")}
-    return [tuple(row.values()) for row in pa.table(ds.query(sql, tables=used)).to_pylist()]
 
 
 QUERIES = {
@@ -202,14 +198,14 @@ QUERIES |= {
 @pytest.mark.parametrize("name", QUERIES)
 def test_rows_are_those_that_the_query_asks_for(ds: fb.Dataset, name: str) -> None:
     sql, expected = QUERIES[name]
-    assert rows_of(ds, sql) == expected
+    assert rows_of(ds, sql, TABLES) == expected
 
 
 @pytest.mark.parametrize("operation", ["INTERSECT ALL", "EXCEPT ALL", "UNION ALL SELECT a FROM w EXCEPT ALL"])
 def test_equal_rows_are_not_paired(ds: fb.Dataset, operation: str) -> None:
     with pytest.raises(fb.QueryError, match="`EXCEPT ALL` are not supported; number equal rows"):
         ds.query(f"SELECT a FROM dataset {operation} SELECT a FROM w", tables={"w": TABLES["w"]})
-    assert rows_of(ds, "SELECT a FROM dataset INTERSECT SELECT a FROM w") == [(7,)]
+    assert rows_of(ds, "SELECT a FROM dataset INTERSECT SELECT a FROM w", TABLES) == [(7,)]
 
 
 def test_columns_of_one_name_in_a_subquery_are_told_apart_or_refused(ds: fb.Dataset) -> None:
@@ -218,11 +214,11 @@ def test_columns_of_one_name_in_a_subquery_are_told_apart_or_refused(ds: fb.Data
         "EXISTS (SELECT 1 FROM u AS p CROSS JOIN u AS q WHERE p.a < d.id AND q.a = d.a)",
     ):
         with pytest.raises(fb.QueryError, match="`[pq].a` and `[pq].a` with rows around it"):
-            rows_of(ds, f"SELECT id FROM dataset d WHERE {subquery}")
+            rows_of(ds, f"SELECT id FROM dataset d WHERE {subquery}", TABLES)
     other = "SELECT 1 FROM u AS p CROSS JOIN (SELECT a AS k FROM u ) AS q WHERE p.a < d.id AND q.k = d.a"
-    assert rows_of(ds, f"SELECT id FROM dataset d WHERE EXISTS ({other}) ORDER BY id") == []
+    assert rows_of(ds, f"SELECT id FROM dataset d WHERE EXISTS ({other}) ORDER BY id", TABLES) == []
     same = "SELECT p.a FROM u AS p JOIN u AS q ON p.a = q.a WHERE p.a >= d.a"
-    assert rows_of(ds, f"SELECT id FROM dataset d WHERE d.a IN ({same}) ORDER BY id") == [(0,)]
+    assert rows_of(ds, f"SELECT id FROM dataset d WHERE d.a IN ({same}) ORDER BY id", TABLES) == [(0,)]
 
 
 def test_lists_are_compared_as_if_each_row_were_alone(ds: fb.Dataset) -> None:

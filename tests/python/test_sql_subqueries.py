@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Features, Value
+from querying import rows_of
 
 import forebay as fb
 
@@ -28,11 +29,6 @@ TABLES = {
 def ds(tmp_path: Path) -> fb.Dataset:
     pq.write_table(pa.table(ROWS), tmp_path / "rows.parquet", row_group_size=3)
     return fb.load_dataset(tmp_path, split="train")
-
-
-def rows_of(ds: fb.Dataset, sql: str) -> list[tuple[Any, ...]]:
-    used = {name: table for name, table in TABLES.items() if f" {name} " in f"{sql} ".replace(")", " ")}
-    return [tuple(row.values()) for row in pa.table(ds.query(sql, tables=used)).to_pylist()]
 
 
 QUERIES = {
@@ -197,7 +193,7 @@ QUERIES = {
 @pytest.mark.parametrize("name", QUERIES)
 def test_subqueries_keep_their_rows(ds: fb.Dataset, name: str) -> None:
     sql, rows = QUERIES[name]
-    assert rows_of(ds, sql) == rows
+    assert rows_of(ds, sql, TABLES) == rows
 
 
 REFUSED = {
@@ -291,7 +287,7 @@ REFUSED = {
 def test_what_would_give_other_rows_is_refused(ds: fb.Dataset, name: str) -> None:
     sql, said = REFUSED[name]
     with pytest.raises(fb.QueryError, match=said) as refused:
-        rows_of(ds, sql)
+        rows_of(ds, sql, TABLES)
     assert "__" not in str(refused.value).replace("`__", "")
 
 

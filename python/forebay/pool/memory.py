@@ -47,7 +47,7 @@ class Parcel(NamedTuple):
     """An object: its pickle, and the locations of the buffers outside it."""
 
     head: bytes | None
-    """The pickle; None if it is the first part."""
+    """The pickle, or `BATCH`; None if it is the first part."""
     block: int | None
     """The block of the parts; None if all of them are in the receiver's."""
     num_bytes: int

@@ -277,7 +277,10 @@ class FaultProxy:
     def stall(self, connection: socket.socket) -> None:
         """Waits until the client goes away, or the faults are cleared."""
         let_go = self._let_go
-        while not let_go.is_set() and not select.select([connection], [], [], 0.05)[0]:
+        # `select` refuses descriptors from 1,024 on.
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        while not let_go.is_set() and not poll.poll(50):
             pass
 
 

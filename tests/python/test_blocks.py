@@ -71,11 +71,13 @@ class Crew:
         self.outbox.close()
 
 
-def through_blocks(stream: Any) -> Crew:
+@contextlib.contextmanager
+def through_blocks(stream: Any) -> Iterator[Crew]:
     """Makes a stream's batches pass through shared memory."""
     crew = Crew()
     stream._hands_over_batches, stream._stages = True, (crew,)
-    return crew
+    with contextlib.closing(crew):
+        yield crew
 
 
 def written(table: pa.Table, path: Path) -> fb.Dataset:
@@ -94,14 +96,14 @@ def test_batches_of_every_type_arrive(tmp_path: Path, nulls: str, is_shuffled: b
         ds = chosen.shuffle(1) if is_shuffled else chosen
         expected = [pa.table(batch) for batch in ds.batches(31)]
         stream = ds.batches(31)
-        through_blocks(stream)
-        for _ in range(2):
-            # Read later: a block that was written over would show.
-            found = [pa.table(batch) for batch in stream]
-            assert len(found) == len(expected)
-            for one, other in zip(found, expected, strict=True):
-                check_equal(one, other)
-            stream.set_epoch(0)
+        with through_blocks(stream):
+            for _ in range(2):
+                # Read later: a block that was written over would show.
+                found = [pa.table(batch) for batch in stream]
+                assert len(found) == len(expected)
+                for one, other in zip(found, expected, strict=True):
+                    check_equal(one, other)
+                stream.set_epoch(0)
 
 
 @pytest.mark.parametrize("is_shuffled", [False, True], ids=["in order", "shuffled"])
@@ -118,10 +120,10 @@ def test_batches_of_every_type_arrive(tmp_path: Path, nulls: str, is_shuffled: b
 def test_a_stream_gathers_into_blocks(tmp_path: Path, column: tuple[str, pa.Array], is_shuffled: bool) -> None:
     ds = written(pa.table({"column": column[1]}), tmp_path / "x.parquet")
     stream = (ds.shuffle(1) if is_shuffled else ds).batches(32)
-    crew = through_blocks(stream)
-    list(stream)
-    stream.set_epoch(1)
-    list(stream)
+    with through_blocks(stream) as crew:
+        list(stream)
+        stream.set_epoch(1)
+        list(stream)
     assert len(crew.supplied) == 250
     # Not at the beginning, when nobody knows yet how large batches are, and not while threads wait for no loop.
     assert sum(crew.supplied) >= MOST_TAKEN
@@ -129,35 +131,34 @@ def test_a_stream_gathers_into_blocks(tmp_path: Path, column: tuple[str, pa.Arra
 
 def test_epochs_need_no_more_blocks(tmp_path: Path) -> None:
     stream = written(pa.table({"n": np.arange(4000)}), tmp_path / "x.parquet").shuffle(1).batches(40)
-    crew = through_blocks(stream)
     nums = []
-    for epoch in range(30):
-        stream.set_epoch(epoch)
-        batches = iter(stream)
-        for _ in range(100 if epoch % 3 else 7):  # every third is left in the middle
-            next(batches)
-        batches.close()
-        nums.append(len(crew.outbox._blocks))
+    with through_blocks(stream) as crew:
+        for epoch in range(30):
+            stream.set_epoch(epoch)
+            batches = iter(stream)
+            for _ in range(100 if epoch % 3 else 7):  # every third is left in the middle
+                next(batches)
+            batches.close()
+            nums.append(len(crew.outbox._blocks))
     assert nums[-1] <= nums[20]
     assert crew.outbox._num_made <= nums[-1] + 4, "nor others"
 
 
 def test_what_the_loop_keeps_counts_and_what_waits_for_the_stream_does_not(tmp_path: Path) -> None:
     stream = written(pa.table({"n": np.arange(4000)}), tmp_path / "x.parquet").shuffle(1).batches(100)
-    crew = through_blocks(stream)
-    list(stream)
-    assert crew.outbox._supplied
-    assert crew.outbox.num_lent == 0
+    with through_blocks(stream) as crew:
+        list(stream)
+        assert crew.outbox._supplied
+        assert crew.outbox.num_lent == 0
 
 
 def test_larger_batches_come_in_larger_blocks(tmp_path: Path) -> None:
     lists = [[n] * (4000 if n >= 1000 else 40) for n in range(2000)]
     ds = written(pa.table({"list": lists}), tmp_path / "x.parquet")
     stream = ds.batches(20)
-    crew = through_blocks(stream)
-    assert [n for batch in stream for n in pa.table(batch)["list"].combine_chunks().flatten().to_numpy()[::40]] == [
-        n for n in range(2000) for _ in range(1 if n < 1000 else 100)
-    ]
+    with through_blocks(stream) as crew:
+        found = [n for batch in stream for n in pa.table(batch)["list"].combine_chunks().flatten().to_numpy()[::40]]
+    assert found == [n for n in range(2000) for _ in range(1 if n < 1000 else 100)]
     assert max(block.num_bytes for block in crew.outbox._blocks.values()) >= 20 * 4000 * 8
     assert any(crew.supplied[-MOST_TAKEN:])
 

@@ -120,9 +120,12 @@ class Reader:
 
     def _answer(self, process: subprocess.Popen[bytes], path: Path, length: int) -> bytes:
         assert process.stdout
+        # `select` refuses descriptors from 1,024 on.
+        poll = select.poll()
+        poll.register(process.stdout, select.POLLIN)
         answer = b""
         while len(answer) < length:
-            is_ready = select.select([process.stdout], [], [], SECONDS_FOR_A_FILE)[0]
+            is_ready = poll.poll(SECONDS_FOR_A_FILE * 1000)
             part = os.read(process.stdout.fileno(), length - len(answer)) if is_ready else b""
             if not part:
                 status = process.poll() if is_ready else f"nothing within {SECONDS_FOR_A_FILE} seconds"

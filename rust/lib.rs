@@ -68,7 +68,7 @@ pub use crate::io::Io;
 pub use crate::metrics::{Counted, Metrics, Progress, Recovered, Stage};
 pub use crate::notices::{Notice, take_notices};
 pub use crate::pack::{Mark, PackMode, PackSettings, PackedBatch, Packer};
-pub use crate::process::OfProcess;
+pub use crate::process::{OfProcess, prepare};
 pub use crate::query::{Answer, Dataset, Reading};
 pub use crate::reader::{EpochReader, OrderSettings, Refetched, Unindexed};
 pub use crate::rows::RowSet;

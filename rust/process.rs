@@ -9,6 +9,17 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::{config, panics};
+
+/// Initializes what the whole process shares. Everything does so where it first needs it, too; callers whose other
+/// threads may fork meanwhile must make sure that this has been done before: a child would wait for ever for what was
+/// half done.
+pub fn prepare() {
+    current();
+    panics::prepare();
+    config::largest_read_bytes();
+}
+
 /// Returns a number that this process shares with no process that it was forked from.
 ///
 /// The system's own numbers will not do: it gives that of a process that has ended to another, which may be the

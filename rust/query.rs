@@ -14,8 +14,7 @@ use crate::error::{Error, Result};
 use crate::features;
 use crate::metrics::{Metrics, Progress, Stage};
 use crate::outputs::{Origin, Outputs};
-use crate::panics;
-use crate::process::{LockOfProcess, OfProcess};
+use crate::process::{self, LockOfProcess, OfProcess};
 use crate::restrict::Restriction;
 use crate::selection::{Filter, Kept, Limits, Payload, Selection, Sought, unknown_column};
 use crate::source::{Ahead, Connection};
@@ -146,11 +145,10 @@ impl Dataset {
         }
     }
 
-    /// Initializes what all datasets and filters of a process share. They do so, too; callers whose other threads may fork
-    /// meanwhile must make sure that this has been done before: a child would wait for ever for what was half done.
+    /// Initializes what all datasets and filters of a process share, for the reason that [`prepare`](crate::prepare)
+    /// has.
     pub fn prepare() {
-        panics::prepare();
-        config::largest_read_bytes();
+        process::prepare();
         Filter::prepare();
     }
 

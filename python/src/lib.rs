@@ -36,6 +36,8 @@ static ALLOCATOR: alloc::LargeBlocks = alloc::LargeBlocks;
 /// Registers the classes and functions of `forebay._lib`.
 #[pymodule]
 fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // The import keeps the GIL, so no thread forks meanwhile.
+    forebay::prepare();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("DATAFUSION_VERSION", forebay::DATAFUSION_VERSION)?;
     exit::register(module)?;

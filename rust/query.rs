@@ -145,8 +145,8 @@ impl Dataset {
         }
     }
 
-    /// Initializes what all datasets and filters of a process share, for the reason that [`prepare`](crate::prepare)
-    /// has.
+    /// Initializes what all datasets and filters of a process share, and what [`prepare`](crate::prepare) does. Callers
+    /// whose other threads may fork call it for the same reason.
     pub fn prepare() {
         process::prepare();
         Filter::prepare();

@@ -131,18 +131,16 @@ def test_a_stream_gathers_into_blocks(tmp_path: Path, column: tuple[str, pa.Arra
 
 def test_epochs_need_no_more_blocks(tmp_path: Path) -> None:
     stream = written(pa.table({"n": np.arange(4000)}), tmp_path / "x.parquet").shuffle(1).batches(40)
-    nums = []
     with through_blocks(stream) as crew:
-        for epoch in range(30):
+        for epoch in range(150):
             stream.set_epoch(epoch)
             batches = iter(stream)
             for _ in range(100 if epoch % 3 else 7):  # every third is left in the middle
                 next(batches)
             batches.close()
-            nums.append(len(crew.outbox._blocks))
-    # A few more by how the threads happened to run; not one with each epoch, and not others instead.
-    assert nums[-1] < nums[10] + 10
-    assert crew.outbox._num_made < nums[-1] + 10
+        # Some thirty are in use at most: with the stream, waiting for it, taken from it, and with the crew. How soon
+        # that many are depends on how the threads happen to run.
+        assert crew.outbox._num_made <= 5 * MOST_TAKEN
 
 
 def test_what_the_loop_keeps_counts_and_what_waits_for_the_stream_does_not(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ mod selection;
 mod source;
 mod sql;
 mod stream;
+mod walk;
 
 pub use arrow_schema::SchemaRef;
 

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, FieldRef};
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue};
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::preimage::PreimageResult;
@@ -20,6 +20,7 @@ use datafusion::logical_expr::{
 };
 
 use super::numbers;
+use crate::walk::Walk;
 
 /// Functions that become casts.
 const CASTS: [&str; 2] = ["arrow_cast", "cast_to_type"];

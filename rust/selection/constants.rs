@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use arrow_schema::DataType;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue};
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, Operator, Volatility, lit};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
 use super::{numbers, sql};
+use crate::walk::Walk;
 
 /// Replaces constants by their values. One that cannot be computed stays: its error is that of the query.
 pub(crate) fn folded(expr: Expr) -> PlanResult<Transformed<Expr>> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 use arrow_array::ArrayRef;
 use arrow_schema::{ArrowError, DataType, FieldRef};
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue, plan_err, utils::take_function_args};
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
@@ -20,6 +20,7 @@ use datafusion::logical_expr::{
 use super::canonical::in_order;
 pub(crate) use super::canonical::{canonical, canonical_columns, has_floats};
 use super::numbers::null_as_arguments;
+use crate::walk::Walk;
 
 /// Functions that pass their arguments on unchanged.
 const HANDING_ON: [&str; 8] =

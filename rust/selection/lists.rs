@@ -5,12 +5,13 @@
 //! identity function until everything is simplified.
 
 use datafusion::common::Result as PlanResult;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::{BinaryExpr, Expr, LogicalPlan, Operator};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
 use super::numbers;
+use crate::walk::Walk;
 
 /// Returns the simplified form of an expression.
 pub(crate) fn simplified(simplifier: &ExprSimplifier, expr: Expr) -> PlanResult<Expr> {

@@ -13,7 +13,7 @@
 use std::ops::ControlFlow;
 
 use arrow_schema::DataType;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue};
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::{
@@ -24,6 +24,7 @@ use datafusion::sql::sqlparser::ast;
 use super::digits::{Grid, Number, Place};
 use super::floats::is_comparison;
 use crate::sql::any;
+use crate::walk::{self, Walk};
 
 /// Prefix of the text of a number that a double cannot hold; nobody writes one like this.
 const WRITTEN: &str = "00";
@@ -31,7 +32,7 @@ const WRITTEN: &str = "00";
 /// Protects the digits of numbers that are compared, or cast to another type, from the planner, which makes doubles of
 /// them.
 pub(crate) fn keep_digits(node: &mut impl ast::VisitMut) {
-    let _: ControlFlow<()> = ast::visit_expressions_mut(node, |expr| {
+    let _: ControlFlow<()> = walk::visit_expressions_mut(node, |expr| {
         match expr {
             ast::Expr::BinaryOp { left, op, right } if is_comparison_of_text(op) => {
                 keep(left);

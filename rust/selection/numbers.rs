@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 use arrow_array::{ArrayRef, Datum, make_array};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef};
 use datafusion::arrow::compute::kernels::numeric;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::utils::take_function_args;
 use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, ScalarValue};
 use datafusion::logical_expr::expr::ScalarFunction;
@@ -19,6 +19,8 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
     Signature, Volatility,
 };
+
+use crate::walk::Walk;
 
 /// Replaces the integer arithmetic of a type-checked expression by [`Checked`], and wraps it around casts that lose
 /// something or do not keep the order.

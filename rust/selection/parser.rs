@@ -15,6 +15,7 @@ use datafusion::sql::sqlparser::parser::ParserError;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use super::sql::session;
+use crate::walk;
 
 /// Names of the operators.
 const DISTINCT: &str = "IS DISTINCT FROM";
@@ -43,6 +44,9 @@ const RETRIED: [Keyword; 11] = [
 
 /// Maximum nesting of these functions, and of fields after a `.`.
 const MAX_RETRIED: usize = 16;
+
+/// Terms of a chain that is rebuilt.
+const LEAST_CHAIN: usize = 32;
 
 /// Parses one statement.
 pub(crate) fn statement(text: &str) -> PlanResult<Statement> {
@@ -153,20 +157,11 @@ fn end_of(keywords: &[Keyword], tokens: &[TokenWithSpan], start: usize) -> Optio
 /// Rebuilds long chains of `AND` and `OR` as equivalent balanced trees: for an expression nested in another one, the
 /// planner formats its text once per level.
 fn balance(parsed: &mut impl ast::VisitMut) {
-    let _: ControlFlow<()> = parsed.visit(&mut Balancing);
-}
-
-/// Visits chains before their contents, which makes them shallow.
-struct Balancing;
-
-impl ast::VisitorMut for Balancing {
-    type Break = ();
-
-    fn pre_visit_expr(&mut self, expr: &mut ast::Expr) -> ControlFlow<()> {
-        const LEAST: usize = 32;
+    // Chains before their contents, which makes them shallow.
+    walk::change_outer_first(parsed, |expr| {
         let op = match expr {
             ast::Expr::BinaryOp { op: op @ (ast::BinaryOperator::And | ast::BinaryOperator::Or), .. } => op.clone(),
-            _ => return ControlFlow::Continue(()),
+            _ => return,
         };
         let (mut spine, mut len) = (&*expr, 1);
         while let ast::Expr::BinaryOp { left, op: next, .. } = spine
@@ -174,11 +169,10 @@ impl ast::VisitorMut for Balancing {
         {
             (spine, len) = (left, len + 1);
         }
-        if len >= LEAST {
+        if len >= LEAST_CHAIN {
             *expr = balanced(terms_of(taken(expr), &op), &op);
         }
-        ControlFlow::Continue(())
-    }
+    });
 }
 
 /// Returns the terms of a chain of one connective.
@@ -209,7 +203,7 @@ fn taken(expr: &mut ast::Expr) -> ast::Expr {
 
 /// Replaces the stand-in operators by the comparisons.
 fn restore(parsed: &mut impl ast::VisitMut) {
-    let _: ControlFlow<()> = ast::visit_expressions_mut(parsed, |expr| {
+    let _: ControlFlow<()> = walk::visit_expressions_mut(parsed, |expr| {
         if let ast::Expr::BinaryOp { left, op: ast::BinaryOperator::Custom(name), right } = expr {
             let is_negated = name == NOT_DISTINCT;
             let (left, right) = (Box::new(taken(left)), Box::new(taken(right)));
@@ -230,7 +224,7 @@ mod tests {
     /// Returns an expression as parsed, with each comparison in brackets.
     fn understood(text: &str) -> String {
         let mut expr = expression(text).unwrap().expr;
-        let _: std::ops::ControlFlow<()> = ast::visit_expressions_mut(&mut expr, |expr| {
+        let _: std::ops::ControlFlow<()> = walk::visit_expressions_mut(&mut expr, |expr| {
             if matches!(expr, ast::Expr::IsDistinctFrom(..) | ast::Expr::IsNotDistinctFrom(..)) {
                 *expr = ast::Expr::Nested(Box::new(expr.clone()));
             }

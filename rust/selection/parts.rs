@@ -7,13 +7,14 @@
 //! All this is pure; [`super::scan`] executes it.
 
 use arrow_schema::{DataType, Schema};
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DFSchema, DataFusionError, ScalarValue};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator};
 
 use super::likely::Between;
 use super::{numbers, sql};
+use crate::walk::Walk;
 
 /// Maximum number of parts: each is checked for every row group. If conjuncts cover more column sets, they stay one
 /// part.

@@ -11,11 +11,12 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::sql::sqlparser::ast;
 
 use super::sql::session;
+use crate::walk;
 
 /// Returns a clause of a statement or an expression that would be ignored; `is_brought` recognizes user-defined
 /// functions.
 pub(crate) fn passed_over(parsed: &impl ast::Visit, is_brought: impl Fn(&str) -> bool) -> Option<&'static str> {
-    parsed.visit(&mut Search { is_brought }).break_value()
+    walk::visit(parsed, &mut Search { is_brought }).break_value()
 }
 
 /// Returns the names that `* REPLACE (... AS name)` gives to values of a statement, except in unused `WITH` tables,
@@ -24,7 +25,7 @@ pub(crate) fn replaced(parsed: &impl ast::Visit) -> BTreeSet<String> {
     let mut last: Option<Replaced> = None;
     loop {
         let mut next = Replaced { used: last.as_ref().map(|last| last.tables.clone()), ..Replaced::default() };
-        let ControlFlow::Continue(()) = parsed.visit(&mut next);
+        let ControlFlow::Continue(()) = walk::visit(parsed, &mut next);
         // Each round drops tables that the previous one still had.
         if next.names.is_empty() || next.used.as_ref() == Some(&next.tables) {
             return next.names;
@@ -237,7 +238,7 @@ fn is_variable(expr: &ast::Expr) -> bool {
 
 /// Returns whether a window is named anywhere in `parsed`.
 fn names_windows(parsed: &impl ast::Visit) -> bool {
-    let found = ast::visit_expressions(parsed, |expr: &ast::Expr| match expr {
+    let found = walk::visit_expressions(parsed, |expr: &ast::Expr| match expr {
         ast::Expr::Function(call) if matches!(call.over, Some(ast::WindowType::NamedWindow(_))) => {
             ControlFlow::Break(())
         }

@@ -17,7 +17,7 @@ use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt64Array, new_n
 use arrow_schema::{DataType, SchemaRef};
 use datafusion::arrow::compute::kernels::cmp;
 use datafusion::common::pruning::PruningStatistics;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result as PlanResult, ScalarValue};
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator, lit};
 use datafusion::physical_expr::utils::Guarantee;
@@ -29,6 +29,7 @@ use super::floats::{self, has_floats};
 use super::sql;
 use crate::cast;
 use crate::dataset::Fragment;
+use crate::walk::Walk;
 
 /// What the statistics say about one row group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

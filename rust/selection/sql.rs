@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrow_schema::{DataType, Fields, Schema, SchemaRef};
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
 use datafusion::common::{
     Column, DFSchema, DataFusionError, Result as PlanResult, ScalarValue, SchemaError, TableReference,
@@ -34,6 +34,7 @@ pub(crate) use super::reason::reason;
 use super::{advice, apart, constants, floats, lists, literals, numbers, parser};
 use crate::error::{Error, Result};
 use crate::sql::{Names, Operators, Types, any, compared_in_their_unit, planned_here, rules};
+use crate::walk::{self, Walk};
 use crate::{features, panics};
 
 /// Stack of the thread that parses and plans: virtual memory, touched only as deep as a query nests.
@@ -214,7 +215,7 @@ fn count_operators(sql: &str) -> usize {
 /// Refuses `a + b + c + ...`, `a::int::int...` and so on beyond [`MAX_DEPTH`] before typing, whose time is quadratic in
 /// their length. The parser bounds the other ways to nest; chains of `AND` and `OR` are rebuilt.
 fn refuse_long_chain(sql: &str, parsed: &ast::Expr) -> Result<()> {
-    let is_long = ast::visit_expressions(parsed, |expr: &ast::Expr| {
+    let is_long = walk::visit_expressions(parsed, |expr: &ast::Expr| {
         if is_long_chain(expr) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     if is_long.is_break() { Err(too_deep(sql)) } else { Ok(()) }
@@ -436,7 +437,7 @@ pub(super) fn all_of(filters: &[Expr]) -> Expr {
 
 /// Returns why an expression with a subquery is not a filter; the planner would look for the subquery's tables.
 fn subquery_in(expr: &ast::Expr) -> Option<&'static str> {
-    let found = ast::visit_expressions(expr, |part: &ast::Expr| match part {
+    let found = walk::visit_expressions(expr, |part: &ast::Expr| match part {
         ast::Expr::InSubquery { .. } | ast::Expr::Subquery(_) | ast::Expr::Exists { .. } => ControlFlow::Break(()),
         _ => ControlFlow::Continue(()),
     });

@@ -12,7 +12,7 @@ mod huge;
 use std::sync::Arc;
 
 use arrow_schema::{DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType};
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Column, DFSchema, Result as PlanResult};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::logical_plan::{Aggregate, Projection, Window};
@@ -20,6 +20,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, LogicalPlan, W
 
 use super::sliding;
 use crate::selection::{floats, numbers};
+use crate::walk::{Walk, WalkPlan};
 
 /// The kind of a result column.
 #[derive(Debug)]
@@ -137,14 +138,14 @@ fn exact_call(mut call: Expr, schema: &DFSchema) -> PlanResult<(Expr, Outcome)> 
 /// Computes means of decimals of 32 and 64 bits in 128 bits, before a plan is type-checked: the engine's have as few
 /// digits as the values, four of which it needs for the fraction, so that ordinary ones do not fit.
 pub(super) fn with_wide_means(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
-    let widened = plan.transform_up_with_subqueries(|node| {
+    let widened = plan.transform_nodes(|node| {
         let schema = match &node {
             LogicalPlan::Aggregate(aggregate) => Arc::clone(aggregate.input.schema()),
             LogicalPlan::Window(window) => Arc::clone(window.input.schema()),
             _ => return node.recompute_schema().map(Transformed::yes),
         };
         let names = NamePreserver::new(&node);
-        node.map_expressions(|expr| {
+        node.transform_expressions(|expr| {
             let name = names.save(&expr);
             let widened = expr.transform_up(|mut expr| {
                 let is_wider = widen_mean(&mut expr, &schema);

@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result as PlanResult, plan_err};
 use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison};
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::sql::sqlparser::ast;
 
 use crate::selection::sql;
+use crate::walk::{self, Walk};
 
 /// Maximum levels of operators in a plan.
 const MAX_PLAN_DEPTH: usize = 200;
@@ -30,7 +31,7 @@ const MAX_CUBE: usize = 16;
 /// Returns why a query is refused.
 pub(super) fn of_text(query: &ast::Query) -> Option<String> {
     let is_large = num_tables(query, &HashMap::new()) > MAX_PLAN_NODES;
-    is_large.then(too_large).or_else(|| ast::Visit::visit(query, &mut Nesting::default()).break_value())
+    is_large.then(too_large).or_else(|| walk::visit(query, &mut Nesting::default()).break_value())
 }
 
 /// Returns the number of tables that a query names, counting those of a common table in each place that names it.
@@ -42,11 +43,10 @@ fn num_tables<'a>(query: &'a ast::Query, around: &HashMap<&'a str, usize>) -> us
         common.insert(&table.alias.name.value, num_named);
     }
     let mut num_named = 0_usize;
-    let _ = ast::visit_relations(&query.body, |name| {
+    walk::visit_relations(&query.body, |name| {
         let part = name.0.last().and_then(ast::ObjectNamePart::as_ident);
         let of_common = part.and_then(|part| common.get(part.value.as_str()));
         num_named = num_named.saturating_add(of_common.copied().unwrap_or(1));
-        ControlFlow::<()>::Continue(())
     });
     num_named
 }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Column, Result as PlanResult};
 use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -18,6 +18,7 @@ use datafusion::logical_expr::{
 };
 
 use super::table::{DatasetTable, ROW};
+use crate::walk::Walk;
 
 /// Window functions whose value depends on the order of ties in their `ORDER BY`, and not on a frame.
 const NUMBERING: [&str; 4] = ["row_number", "ntile", "lag", "lead"];

@@ -5,13 +5,15 @@
 
 use std::collections::HashMap;
 
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Column, Result as PlanResult, TableReference};
 use datafusion::logical_expr::expr::SetComparison;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{
     Aggregate, Cast, Distinct, Expr, JoinType, LogicalPlan, Operator, SkipType, Subquery, Window,
 };
+
+use crate::walk::Walk;
 
 const AS_JOIN: &str = "write it as a join with these rows";
 const NOT_HERE: &str = "a subquery that refers to rows around it is a column or a condition, but not an order, a group, \

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use arrow_schema::DataType;
 use datafusion::common::Result as PlanResult;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::limit::LocalLimitExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
+
+use crate::walk::Walk;
 
 /// The fraction of the memory above which rows are not held.
 const PART_HELD: u64 = 2;

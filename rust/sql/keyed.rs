@@ -13,6 +13,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use datafusion::sql::sqlparser::ast::{TableFactor, TableSample, TableSampleKind, TableSampleModifier};
 
+use crate::walk::WalkPlan;
+
 /// Gives each node of a plan the keys that its rows have.
 #[derive(Debug)]
 pub(super) struct Keyed;
@@ -76,7 +78,7 @@ fn keyed(plan: LogicalPlan) -> PlanResult<Transformed<LogicalPlan>> {
     if num_keyed < 2 {
         return Ok(Transformed::no(plan));
     }
-    plan.transform_up_with_subqueries(|node| {
+    plan.transform_nodes(|node| {
         let mut node = node.recompute_schema()?;
         let (schema, keys) = match &mut node {
             LogicalPlan::Aggregate(groups) => {

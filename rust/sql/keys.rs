@@ -4,16 +4,18 @@
 //! miscounts `DISTINCT ON (id, id)`.
 
 use datafusion::common::Result as PlanResult;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::logical_plan::DistinctOn;
 use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, SortExpr};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
+use crate::walk::{Walk, WalkPlan};
+
 /// Removes repeated keys from each `DISTINCT ON`.
 pub(super) fn distinct_once(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
-    let once = plan.transform_up_with_subqueries(|node| {
+    let once = plan.transform_nodes(|node| {
         let LogicalPlan::Distinct(Distinct::On(distinct)) = node else { return Ok(Transformed::no(node)) };
         let DistinctOn { mut on_expr, select_expr, mut sort_expr, input, .. } = distinct;
         keep_first(&mut on_expr, |on| on);
@@ -45,7 +47,7 @@ impl OptimizerRule for OrderedOnce {
             return Ok(Transformed::no(plan));
         }
         let names = NamePreserver::new(&plan);
-        plan.map_expressions(|expr| {
+        plan.transform_expressions(|expr| {
             let name = names.save(&expr);
             let once = expr.transform_up(|expr| {
                 let Expr::AggregateFunction(mut function) = expr else { return Ok(Transformed::no(expr)) };

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow_schema::FieldRef;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
 use datafusion::common::{Column, DFSchema, ExprSchema, Result as PlanResult, ScalarValue};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlanBuilder, Operator, Subquery, lit};
@@ -16,6 +16,7 @@ use super::casts;
 use super::plan::digest_of_value;
 use crate::error::Error;
 use crate::features;
+use crate::walk::Walk;
 
 /// Minimum similarity for suggesting a name.
 const NEAR_ENOUGH: f64 = 0.5;

@@ -7,7 +7,7 @@
 //!
 //! The `CASE` counts the values once for all rows. For a correlated `SELECT`, it asks whether there are some.
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Result as PlanResult, ScalarValue};
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::logical_expr::expr::{Exists, InSubquery};
@@ -15,9 +15,11 @@ use datafusion::logical_expr::{
     BinaryExpr, Expr, Filter, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, lit, scalar_subquery, when,
 };
 
+use crate::walk::{Walk, WalkPlan};
+
 /// Distinguishes NULL from false in the conditions of a plan.
 pub(super) fn with_unknown_members(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
-    let told = plan.transform_up_with_subqueries(|node| {
+    let told = plan.transform_nodes(|node| {
         let LogicalPlan::Filter(filter) = node else { return Ok(Transformed::no(node)) };
         let Filter { predicate, input, .. } = filter;
         let told = told(predicate, true)?;

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, TimeUnit};
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue, plan_err};
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::{Between, BinaryExpr, Cast, Expr, ExprSchemable, Operator, binary_expr, cast, lit, not};
@@ -21,6 +21,7 @@ use super::choices::{check_classes, of_call, of_case};
 use super::printed;
 use crate::selection::literals::{negated_if, of_between};
 use crate::selection::sql::balance;
+use crate::walk::Walk;
 
 /// Rewrites comparisons with values that a column cannot represent to ones it can.
 pub(crate) fn compared_in_their_unit(expr: Expr, schema: &DFSchema) -> PlanResult<Transformed<Expr>> {

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow_schema::DataType;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result as PlanResult, exec_err};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
@@ -17,6 +17,7 @@ use datafusion::logical_expr::{
 use datafusion::sql::sqlparser::ast;
 
 use super::operators::call;
+use crate::walk::{self, Walk, WalkPlan};
 
 /// The name of the function, which nobody writes.
 const NAME: &str = "CAST ... AS";
@@ -49,7 +50,7 @@ pub(super) fn share_names(plan: &LogicalPlan) -> PlanResult<bool> {
 /// Makes each cast a call of [`function`]; returns whether there is one.
 pub(super) fn name(statement: &mut ast::Statement) -> bool {
     let mut is_any = false;
-    let _: ControlFlow<()> = ast::visit_expressions_mut(statement, |expr| {
+    let _: ControlFlow<()> = walk::visit_expressions_mut(statement, |expr| {
         if let ast::Expr::Cast { data_type, .. } = expr {
             let written = ast::Expr::value(ast::Value::SingleQuotedString(data_type.to_string()));
             let cast = std::mem::replace(expr, ast::Expr::value(ast::Value::Null));
@@ -71,13 +72,13 @@ pub(super) fn casts_of(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
             other => Ok(Transformed::no(other)),
         })
     };
-    let cast = plan.transform_up_with_subqueries(|node| {
+    let cast = plan.transform_nodes(|node| {
         let names = NamePreserver::new(&node);
         let named = |expr: Expr| {
             let name = names.save(&expr);
             Ok(cast(expr)?.update_data(|expr| name.restore(expr)))
         };
-        node.map_expressions(|expr| match expr {
+        node.transform_expressions(|expr| match expr {
             // It has no name of its own.
             Expr::GroupingSet(_) => expr.map_children(named),
             expr => named(expr),

@@ -18,6 +18,7 @@ use datafusion::sql::sqlparser::ast::{self, BinaryOperator};
 
 use super::parameters::value_of;
 use super::{any, moments};
+use crate::walk;
 
 /// Operators for which the planner would not ask [`Operators`].
 const DISTINCT: &str = "IS DISTINCT FROM";
@@ -28,7 +29,7 @@ const UTC: &str = "+00:00";
 
 /// Makes [`Operators`] plan what it would not be asked about, and [`any`] what the planner types too early.
 pub(crate) fn planned_here(node: &mut impl ast::VisitMut) {
-    let _: ControlFlow<()> = ast::visit_expressions_mut(node, |expr| {
+    let _: ControlFlow<()> = walk::visit_expressions_mut(node, |expr| {
         match expr {
             ast::Expr::IsDistinctFrom(left, right) => *expr = operator(DISTINCT, left, right),
             ast::Expr::IsNotDistinctFrom(left, right) => *expr = operator(NOT_DISTINCT, left, right),

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow_schema::DataType;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Result as PlanResult, ScalarValue};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
@@ -18,6 +18,7 @@ use datafusion::logical_expr::{
 use datafusion::sql::sqlparser::ast;
 
 use crate::selection::sql;
+use crate::walk::{self, Walk, WalkPlan};
 
 /// A placeholder with a value.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -65,7 +66,7 @@ pub(super) fn functions(parameters: &BTreeMap<String, ScalarValue>) -> impl Iter
 /// What is wrong with a placeholder or a parameter.
 pub(super) fn bind(statement: &mut ast::Statement, parameters: &BTreeMap<String, ScalarValue>) -> Result<(), String> {
     let mut used = BTreeSet::new();
-    let unbound = ast::visit_expressions_mut(statement, |expr: &mut ast::Expr| {
+    let unbound = walk::visit_expressions_mut(statement, |expr: &mut ast::Expr| {
         let ast::Expr::Value(value) = expr else { return ControlFlow::Continue(()) };
         let ast::Value::Placeholder(written) = &value.value else { return ControlFlow::Continue(()) };
         match written.strip_prefix('$').filter(|name| parameters.contains_key(*name)) {
@@ -110,7 +111,7 @@ pub(super) fn value_of(expr: &Expr) -> Option<&ScalarValue> {
 pub(super) fn values_for(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
     let bound = plan.transform_down_with_subqueries(|node| {
         let names = NamePreserver::new(&node);
-        node.map_expressions(|expr| {
+        node.transform_expressions(|expr| {
             let name = names.save(&expr);
             let bound = expr.transform_up(|expr| {
                 Ok(match value_of(&expr) {

@@ -13,7 +13,7 @@ use datafusion::catalog::{
     CatalogProvider, CatalogProviderList, MemTable, MemoryCatalogProvider, MemoryCatalogProviderList,
     MemorySchemaProvider, SchemaProvider, TableProvider,
 };
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, ScalarValue};
 use datafusion::execution::session_state::SessionState;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
@@ -44,6 +44,7 @@ use crate::error::{Error, Result};
 use crate::query::Dataset;
 use crate::selection::passed_over::{passed_over, replaced, unreplaced};
 use crate::selection::{apart, constants, floats, lists, literals, numbers, parser, sql};
+use crate::walk::{self, Walk, WalkPlan};
 
 /// The name by which a query refers to its dataset.
 const SUBJECT: &str = "dataset";
@@ -162,11 +163,11 @@ pub(super) fn plan_filter(dataset: &Dataset, request: &Request, filter: sql::Par
 
 /// Replaces class names by their numbers, and other literals by timestamps and numbers of their column's type.
 fn replace_literals(plan: LogicalPlan, names: &mut Names) -> PlanResult<LogicalPlan> {
-    let replaced = plan.transform_up_with_subqueries(|node| {
+    let replaced = plan.transform_nodes(|node| {
         let mut schema = DFSchema::empty();
         node.inputs().iter().for_each(|input| schema.merge(input.schema()));
         let kept = NamePreserver::new(&node);
-        node.map_expressions(|expr| {
+        node.transform_expressions(|expr| {
             let name = kept.save(&expr);
             let members = constants::folded(expr)?.transform_data(literals::with_known_members)?;
             let numbered = members.transform_data(|expr| names.number(expr, &schema))?;
@@ -185,7 +186,7 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
     let plan = framed_by_peers(distinct_once(with_unknown_members(plan)?)?)?;
     let typed = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
     let hides_lists = lists::are_several(&typed)?;
-    let exact = typed.transform_up_with_subqueries(|node| {
+    let exact = typed.transform_nodes(|node| {
         let mut schema = DFSchema::empty();
         node.inputs().iter().for_each(|input| schema.merge(input.schema()));
         let names = NamePreserver::new(&node);
@@ -196,7 +197,7 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
             let exact = if hides_lists { lists::hidden(exact)? } else { exact };
             Ok(Transformed::yes(name.restore(exact)))
         };
-        node.map_expressions(|expr| match expr {
+        node.transform_expressions(|expr| match expr {
             // It has no name of its own.
             Expr::GroupingSet(_) => expr.map_children(exact),
             expr => exact(expr),
@@ -210,7 +211,7 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
 /// Makes each projection differ from the one below it: if two have the same text, as in `SELECT y + 1 AS y FROM (SELECT
 /// y + 1 AS y FROM ...)`, the engine's `optimize_projections` drops one.
 fn told_apart(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
-    let told = plan.transform_up_with_subqueries(|node| {
+    let told = plan.transform_nodes(|node| {
         let LogicalPlan::Projection(outer) = &node else { return Ok(Transformed::no(node)) };
         let is_same = projection_below(&outer.input).is_some_and(|inner| inner.expr == outer.expr);
         let is_plain = |expr: &Expr| matches!(expr, Expr::Column(_));
@@ -218,7 +219,7 @@ fn told_apart(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
             return Ok(Transformed::no(node));
         }
         let names = NamePreserver::new(&node);
-        node.map_expressions(|expr| {
+        node.transform_expressions(|expr| {
             if is_plain(&expr) {
                 return Ok(Transformed::no(expr));
             }
@@ -319,13 +320,8 @@ fn parse(request: &Request) -> Result<Statement> {
     const ONLY: &str = "only SELECT is supported: nothing can be written, created or set";
     let Statement::Statement(inner) = &statement else { return Err(refused(ONLY)) };
     let ast::Statement::Query(query) = inner.as_ref() else { return Err(refused(ONLY)) };
-    let mut writes = false;
-    let visited = ast::visit_statements(query.as_ref(), |_: &ast::Statement| ControlFlow::Break(()));
-    writes |= visited.is_break();
-    if let ast::SetExpr::Select(select) = query.body.as_ref() {
-        writes |= select.into.is_some();
-    }
-    if writes {
+    let goes_elsewhere = matches!(query.body.as_ref(), ast::SetExpr::Select(select) if select.into.is_some());
+    if goes_elsewhere || walk::visit(query.as_ref(), &mut AnyStatement).is_break() {
         return Err(refused(ONLY));
     }
     let is_brought = |name: &str| request.functions.iter().any(|function| is_named(function, name));
@@ -335,10 +331,21 @@ fn parse(request: &Request) -> Result<Statement> {
     if let Some(reason) = bounds::of_text(query) {
         return Err(refused(&reason));
     }
-    let is_long = ast::visit_expressions(query.as_ref(), |expr: &ast::Expr| {
+    let is_long = walk::visit_expressions(query.as_ref(), |expr: &ast::Expr| {
         if sql::is_long_chain(expr) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     if is_long.is_break() { Err(sql::too_deep(text)) } else { Ok(statement) }
+}
+
+/// Ends at the first statement within a query.
+struct AnyStatement;
+
+impl ast::Visitor for AnyStatement {
+    type Break = ();
+
+    fn pre_visit_statement(&mut self, _: &ast::Statement) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
 }
 
 /// Refuses tables that were not given, including files.

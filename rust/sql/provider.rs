@@ -14,7 +14,6 @@ use arrow_schema::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
-use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, Statistics};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
@@ -36,6 +35,7 @@ use crate::process::OfProcess;
 use crate::query::Dataset;
 use crate::selection::{Filter, floats, sql};
 use crate::stream::OF_ANOTHER_PROCESS;
+use crate::walk::Walk;
 
 /// Number of batches that wait for the engine.
 const READY_BATCHES: usize = 2;

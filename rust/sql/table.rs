@@ -10,7 +10,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider, default_table_source::DefaultTableSource};
 use datafusion::common::stats::Precision;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{Column, DataFusionError, Result as PlanResult, Statistics, project_schema};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableSource, TableType};
@@ -25,6 +25,7 @@ use super::trace;
 use crate::features;
 use crate::query::Dataset;
 use crate::selection::lists;
+use crate::walk::Walk;
 
 /// The column that identifies rows: see [`Scanning`]. No column of a dataset has a NUL in its name.
 pub(super) const ROW: &str = "\0row";

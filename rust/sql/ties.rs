@@ -7,13 +7,14 @@
 use std::sync::Arc;
 
 use datafusion::common::Result as PlanResult;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::physical_expr::PhysicalSortExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
 use super::table::ROW;
+use crate::walk::Walk;
 
 /// Adds the number of the row to the keys of each sort whose rows have one.
 pub(super) fn with_closed_sorts(plan: Arc<dyn ExecutionPlan>) -> PlanResult<Arc<dyn ExecutionPlan>> {

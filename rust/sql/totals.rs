@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use datafusion::common::Result as PlanResult;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
@@ -17,10 +17,11 @@ use datafusion::logical_expr::{
 
 use super::correlated::{self, Kind};
 use super::missing::maybe_missing;
+use crate::walk::{Walk, WalkPlan};
 
 /// Replaces subqueries that the engine gets wrong or refuses, where others are equivalent.
 pub(super) fn with_plain_totals(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
-    let plain = plan.transform_up_with_subqueries(|node| {
+    let plain = plan.transform_nodes(|node| {
         let mut has_any = false;
         node.apply_expressions(|expr| {
             has_any |= expr.exists(|part| Ok(correlated::subquery_of(part).is_some()))?;
@@ -30,7 +31,7 @@ pub(super) fn with_plain_totals(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
             return Ok(Transformed::no(node));
         }
         let names = NamePreserver::new(&node);
-        node.map_expressions(|expr| {
+        node.transform_expressions(|expr| {
             let name = names.save(&expr);
             Ok(expr.transform_up(with_plain_total)?.update_data(|expr| name.restore(expr)))
         })

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result as PlanResult};
 use datafusion::logical_expr::{Distinct, Expr, JoinType, LogicalPlan, Volatility};
 
@@ -15,6 +15,7 @@ use super::table::{DatasetTable, ROW};
 use crate::outputs::Origin;
 use crate::query::Dataset;
 use crate::selection::sql;
+use crate::walk::Walk;
 
 /// Maximum terms taken from columns that are themselves computed: with more, columns are found like those of other
 /// tables. `y + y AS y` doubles them in each enclosing subquery.

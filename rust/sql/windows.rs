@@ -5,19 +5,21 @@
 //! has the same rows, and only requires equality.
 
 use arrow_schema::DataType;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result as PlanResult};
 use datafusion::logical_expr::expr::WindowFunctionParams;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, WindowFrameBound, WindowFrameUnits};
 
+use crate::walk::{Walk, WalkPlan};
+
 /// Counts frames in peers if their order has no distances and they specify none.
 pub(super) fn framed_by_peers(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
-    let framed = plan.transform_up_with_subqueries(|node| {
+    let framed = plan.transform_nodes(|node| {
         let LogicalPlan::Window(window) = &node else { return Ok(Transformed::no(node)) };
         let schema = DFSchema::clone(window.input.schema());
         let names = NamePreserver::new(&node);
-        node.map_expressions(|expr| {
+        node.transform_expressions(|expr| {
             let name = names.save(&expr);
             let framed = expr.transform_up(|expr| {
                 let Expr::WindowFunction(mut function) = expr else { return Ok(Transformed::no(expr)) };

@@ -190,7 +190,10 @@ class DataLoader:
         return stream
 
     def __len__(self) -> int:
-        """The exact number of batches that the next loop delivers to this rank."""
+        """The exact number of batches that the next loop delivers to this rank.
+
+        Batches of which `on_error="skip"` leaves nothing count, too; see `Stream.__len__`.
+        """
         return len(self._stream)
 
     def __iter__(self) -> Iterator[Any]:

@@ -849,7 +849,8 @@ class Dataset:
                 `batch_size` of them per batch. Each rank then has its own state.
             decode: [`Image`](#forebay.Image) by column: encoded images become [pixels](../howto/images.md).
             steps_per_epoch: Batches per epoch, on every rank. Epoch `e` begins where epoch `e - 1` ended, with batch
-                `e * steps_per_epoch` of as many passes over the dataset as it takes; see [`repeat`](#repeat).
+                `e * steps_per_epoch` of as many passes over the dataset as it takes; see [`repeat`](#repeat). A batch
+                of which `on_error="skip"` leaves nothing is a step, too, which a reader that is alone passes over.
 
         Raises:
             TensorError: a column has no form, or not the requested one. Raised here; while iterating, only if lists

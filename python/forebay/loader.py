@@ -67,6 +67,7 @@ class Stream(Position, Generic[T]):
         # Whether the first stage takes batches as they are and applies the format itself.
         self._hands_over_batches = False
         self._takes_holes = getattr(self._format, "finish", None) is None
+        self._leaves_rows_out = getattr(self._format, "leaves_rows_out", False)
 
     def __iter__(self) -> Iterator[T]:
         return self._iteration(self._begin)
@@ -114,7 +115,7 @@ class Stream(Position, Generic[T]):
         super()._check_share()
         if not self._share.read_once:
             return
-        if self._read.on_error != "raise" or getattr(self._format, "leaves_rows_out", False):
+        if self._read.on_error != "raise" or self._leaves_rows_out:
             raise SettingError(
                 "read_once: only the rank that reads knows which rows could not be read; use on_error='raise'"
             )

@@ -57,6 +57,8 @@ class Position:
         self._worker_mark: dict[str, Any] | None = None
         # The number of a worker's first batch, if it differs from the worker's number.
         self._turn: int | None = None
+        # Whether rows are left out that `holes` does not list.
+        self._leaves_rows_out = False
         # Whether the stream can resume from a state with skipped rows.
         self._takes_holes = True
 
@@ -118,6 +120,9 @@ class Position:
 
     def __len__(self) -> int:
         """The exact number of batches that the next iteration delivers to this rank.
+
+        A reader that is alone (one rank, no second worker) delivers fewer where `on_error="skip"`, of the stream or of
+        an `Image`, leaves nothing of a batch: such a batch counts here, and is passed over.
 
         After a call of `iter`, this is the length of the iteration after it, even if no batch was taken yet, because
         trainers ask for the length of an epoch in this order.
@@ -245,7 +250,8 @@ class Position:
         is_last = run.start.epoch == run.last and self._passes.steps is None
         is_uneven = self.has_rows and self._share.remainder == "keep" and self._share.world_size > 1
         # Not if the position was set elsewhere meanwhile.
-        if is_last and (self.holes or is_uneven) and not self._is_set and self._at.epoch <= run.start.epoch:
+        is_short = self._leaves_rows_out or is_uneven or bool(self.holes)
+        if is_last and is_short and not self._is_set and self._at.epoch <= run.start.epoch:
             # Rank 0 has the most batches.
             length = self.reader.num_batches(self._native_share(run.start) | {"rank": 0})
             end = self._after(run.start, length, run.last)

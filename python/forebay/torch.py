@@ -82,7 +82,10 @@ class TorchStream(IterableDataset[TorchBatch]):
         return runs
 
     def __len__(self) -> int:
-        """The exact number of batches that the next iteration delivers to this rank, over all workers."""
+        """The exact number of batches that the next iteration delivers to this rank, over all workers.
+
+        Batches of which `on_error="skip"` leaves nothing count, too; see `Stream.__len__`.
+        """
         self._place.settle(self._stream)
         return len(self._stream)
 

@@ -435,6 +435,28 @@ def test_rows_are_left_out_and_counted_on_request(tmp_path: Path) -> None:
     assert all(batch["image"].shape == (len(batch["id"]), 3, *SIZE) for batch in batches)
 
 
+def test_a_batch_of_which_nothing_is_left_is_a_step_that_a_lone_reader_passes_over(tmp_path: Path) -> None:
+    whole = encoded(photo(20, 20), "PNG")
+    ds = dataset(tmp_path, [*[whole] * 8, *[b"no image"] * 4])
+    decode = {"image": fb.Image(size=SIZE, on_error="skip")}
+
+    def lengths(**share: Any) -> tuple[int, int]:
+        stream = ds.to_torch(decode=decode, **share)
+        return len(stream), sum(1 for _ in stream)
+
+    assert lengths(batch_size=4) == (3, 2)
+    assert lengths(batch_size=4, steps_per_epoch=5) == (5, 4)
+    assert lengths(batch_size=2, rank=1, world_size=2) == (3, 3)
+    assert lengths(batch_size=2, rank=1, world_size=2, steps_per_epoch=5) == (5, 5)
+    # At the end of an epoch, the last batch is behind, too.
+    stream = stream_of(ds, 4, on_error="skip")
+    list(stream)
+    assert stream.state_dict()["position"] == 12
+    later = stream_of(ds, 4, on_error="skip")
+    later.load_state_dict(stream.state_dict())
+    assert len(later) == 0
+
+
 def test_a_value_behind_images_that_are_left_out_is_found_where_it_is(tmp_path: Path) -> None:
     images = [encoded(photo(20, 20), "PNG")] * 20
     images[2] = images[3] = b"no image"

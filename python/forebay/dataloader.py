@@ -65,7 +65,8 @@ class DataLoader:
         batch_sampler: Refused.
         num_workers: Processes for `collate_fn` and functions. With 0, those of `map`, else the loop itself.
         collate_fn: Makes a batch from a list of rows in the dataset's [format](datasets.md#with_format); without a
-            format, dicts of Python values. Without `collate_fn`, batches are those of `to_torch`.
+            format, dicts of Python values. Without `collate_fn`, batches are those of `to_torch`. With it, no rows may
+            be left out (`on_error="skip"`).
         pin_memory: As in `Dataset.to_torch`.
         drop_last: Leave out a last batch with fewer rows.
         timeout: The most seconds that the loop waits for workers; 0 for no limit.

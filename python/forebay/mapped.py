@@ -219,9 +219,11 @@ def put_first(
     Raises:
         SettingError: the functions cannot be sent to other processes, or the rows have no positions to pass to them.
     """
-    is_whole = stream._read.on_error == "raise" and not getattr(stream._format, "leaves_rows_out", False)
-    if not is_whole:
-        raise SettingError("on_error: functions rely on the positions of rows, so none may be left out; use 'raise'")
+    if stream._read.on_error != "raise" or stream._leaves_rows_out:
+        raise SettingError(
+            "on_error: functions of `map` and a `collate_fn` are seeded by the positions of their rows, so no row may "
+            "be left out before them; use 'raise'"
+        )
     if not stream.has_rows:
         raise SettingError("pack: functions run on rows, of which packed batches have none; call them in the loop")
     shuffle = stream._dataset._shuffle

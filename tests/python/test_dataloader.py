@@ -286,6 +286,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"collate_fn": list, "padding": True}, "padding: `collate_fn` is given rows"),
     ({"collate_fn": list, "pack": fb.Pack(length=8)}, "pack: `collate_fn` is given rows"),
     ({"collate_fn": list, "decode": {"image": fb.Image(size=8)}}, "decode: `collate_fn` is given rows"),
+    ({"collate_fn": list, "on_error": "skip"}, "a `collate_fn` are seeded by the positions of their rows"),
 ]
 
 

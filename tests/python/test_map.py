@@ -540,11 +540,11 @@ def test_iterations_of_one_stream_tell_of_themselves(rows: fb.Dataset) -> None:
     [
         (
             {"on_error": "skip"},
-            "on_error: functions rely on the positions of rows, so none may be left out; use 'raise'",
+            "on_error: functions of `map` and a `collate_fn` are seeded by the positions of their rows",
         ),
         (
             {"decode": {"image": fb.Image(size=8, on_error="skip")}},
-            "on_error: functions rely on the positions of rows, so none may be left out; use 'raise'",
+            "on_error: functions of `map` and a `collate_fn` are seeded by the positions of their rows",
         ),
         ({"pack": fb.Pack(length=8, columns=["tokens"])}, "pack: functions run on rows, of which packed batches have"),
     ],

@@ -6,6 +6,7 @@ batch have one length, and media are decoded. Columns of plain numbers are conve
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from forebay.exceptions import DataError, SettingError, TensorError
@@ -13,7 +14,7 @@ from forebay.features import datasets_module, read_features, with_plain_arrays
 from forebay.options import check_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from forebay import _lib
 
@@ -81,7 +82,7 @@ class DatasetsFormat:
         """Yields the rows as `IterableDataset.__iter__` does."""
         table = self._table(batch)
         for index in range(len(batch)):
-            yield self._format("format_row", table.slice(index, 1))
+            yield self._format("format_row", table.slice(index, 1), index)
 
     def _table(self, batch: _lib.Batch) -> Any:
         """Returns a batch with the types of its features."""
@@ -107,9 +108,9 @@ class DatasetsFormat:
             self._target, self._schema = features.arrow_schema, schema
         return self._formatter.features
 
-    def _format(self, method: str, table: Any) -> Any:
+    def _format(self, method: str, table: Any, first: int = 0) -> Any:
         try:
-            return formatted(self._formatter, method, table, ", or read without `compat`")
+            return formatted(self._formatter, method, table, first, ", or read without `compat`")
         except ImportError as error:
             for name in table.column_names:
                 self._blame(name, method, table.select([name]))
@@ -131,11 +132,11 @@ class DatasetsFormat:
         return DatasetsFormat, (self.name,)
 
 
-def formatted(formatter: Any, method: str, table: Any, instead: str = "") -> Any:
-    """Returns a table as formatted by a formatter of `datasets`.
+def formatted(formatter: Any, method: str, table: Any, first: int = 0, instead: str = "") -> Any:
+    """Returns a table as formatted by a formatter of `datasets`; its first row is row `first` of its batch.
 
     Raises:
-        DataError: a column holds a value that cannot be decoded, or has no Python object.
+        DataError: a column holds a value that cannot be decoded, or has no Python object; see `locate`.
         TensorError: a column has no form; besides leaving it out, the message suggests `instead`.
     """
     make: Callable[[Any], Any] = getattr(formatter, method)
@@ -147,28 +148,59 @@ def formatted(formatter: Any, method: str, table: Any, instead: str = "") -> Any
             try:
                 make(column)
             except NO_FORM as cause:
-                raise _no_form(column, formatter, cause, instead) from cause
+                raise _no_form(column, formatter, cause, first, instead) from cause
         raise DataError(f"a batch has no form in `datasets`: {error}") from error
 
 
-def _no_form(column: Any, formatter: Any, error: Exception, instead: str) -> DataError | TensorError:
+def locate(error: Exception, positions: Sequence[int]) -> None:
+    """Names the row of a value that cannot be decoded by its position, given those of the rows of its batch."""
+    if isinstance(error, DataError) and error._row is not None:
+        said, position = str(error), positions[error._row]
+        error.args = (said.replace(_in_batch(error._row), f"the row at position {position}", 1),)
+        error._row = None
+
+
+def _in_batch(row: int) -> str:
+    return f"row {row} of its batch"
+
+
+def _no_form(column: Any, formatter: Any, error: Exception, first: int, instead: str) -> DataError | TensorError:
     """Returns the exception for a column, given as a table, on which a formatter raised `error`."""
     from datasets.features.features import require_decoding
     from datasets.formatting import PythonFormatter
 
     (name,), features = column.column_names, formatter.features
-    is_decoded = features is not None and require_decoding(features[name])
-    broken = DataError(f"column `{name}` holds a value that cannot be decoded: {error}")
-    if isinstance(formatter, PythonFormatter):
+    is_python = isinstance(formatter, PythonFormatter)
+    if features is not None and require_decoding(features[name]):
+        decode = (formatter if is_python else PythonFormatter(features=features)).format_batch
+        row = next((row for row in range(len(column)) if _fails(decode, column.slice(row, 1))), None)
+        if row is not None or is_python:
+            return _undecodable(name, None if row is None else first + row, error)
+    if is_python:
         what = f"column `{name}` of type `{column.schema.field(name).type}`"
-        missing = DataError(f"{what} holds a value that Python has no object for: {error}; leave it out")
-        return broken if is_decoded else missing
-    try:
-        if is_decoded:
-            PythonFormatter(features=features).format_batch(column)
-    except NO_FORM:
-        return broken
+        return DataError(f"{what} holds a value that Python has no object for: {error}; leave it out")
     return TensorError(f"column `{name}` has no form of `datasets`: {error}; leave it out{instead}")
+
+
+def _fails(make: Callable[[Any], Any], table: Any) -> bool:
+    try:
+        make(table)
+    except NO_FORM:
+        return True
+    return False
+
+
+def _undecodable(column: str, row: int | None, error: Exception) -> DataError:
+    """Returns the exception for a value that cannot be decoded, in a row of a batch if it is known."""
+    where = "" if row is None else f", in {_in_batch(row)}"
+    # The address of a buffer tells nothing.
+    cause = re.sub(r" <\S+ object at 0x[0-9a-fA-F]+>", "", str(error))
+    made = DataError(
+        f"column `{column}` holds a value that cannot be decoded{where}: {cause}; leave that row out, or read its "
+        "bytes without `compat` and `decode`"
+    )
+    made._row = row
+    return made
 
 
 def _quick_tensor(column: Any) -> Any:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 from forebay import _lib, display, familiar
 from forebay.access import is_number, row_numbers
 from forebay.casts import cast_query, check_features
-from forebay.compat import DatasetsFormat, refuse_media
+from forebay.compat import DatasetsFormat, locate, refuse_media
 from forebay.distributed import current_world
 from forebay.engines import check_datafusion
-from forebay.exceptions import PerformanceWarning, QueryError, SettingError
+from forebay.exceptions import DataError, PerformanceWarning, QueryError, SettingError
 from forebay.explain import Explanation
 from forebay.features import read_features, to_json
 from forebay.filters import is_expression, to_sql
@@ -518,11 +518,15 @@ class Dataset:
             columns = f"ds.select_columns({key!r})"
             raise SettingError(f"row: {key!r} is not a row number; to read a column, iterate over `{columns}.iter()`")
         batch = self.gather(key)
-        if is_number(key):
-            return self._rows(batch)[0]
-        form = self._prepared()
-        if form is not None:
-            return form(batch)
+        try:
+            if is_number(key):
+                return self._rows(batch)[0]
+            form = self._prepared()
+            if form is not None:
+                return form(batch)
+        except DataError as error:
+            locate(error, self._row_numbers(key))
+            raise
         return to_python(_pyarrow().record_batch(batch), "to_pydict")
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
@@ -953,8 +957,7 @@ class Dataset:
             batch_size = check_count("batch_size", batch_size, most=MOST_BATCH_ROWS)
         batches = self._all_rows(batch_size, drop_last=drop_last_batch and batch_size is not None)
         if chosen is not None:
-            by_rows = batch_size is None
-            return Iteration(chain.from_iterable(map(chosen.rows, batches)) if by_rows else map(chosen, batches), ANEW)
+            return Iteration(_formatted(chosen, batches, by_rows=batch_size is None), ANEW)
         records = map(_pyarrow().record_batch, batches)
         if batch_size is None:
             return Iteration(chain.from_iterable(to_python(record, "to_pylist") for record in records), ANEW)
@@ -1186,6 +1189,21 @@ def _warn_of_note(native: _lib.Dataset) -> None:
     note = native.selection_note
     if note is not None:
         warnings.warn(note, PerformanceWarning, stacklevel=level_of_loop())
+
+
+def _formatted(form: Format, batches: Iterable[_lib.Batch], *, by_rows: bool) -> Iterator[Any]:
+    """Yields the batches in a format, or the rows of them, of which the first is the first row of the dataset."""
+    first = 0
+    for batch in batches:
+        try:
+            if by_rows:
+                yield from form.rows(batch)
+            else:
+                yield form(batch)
+        except Exception as error:
+            locate(error, range(first, first + len(batch)))
+            raise
+        first += len(batch)
 
 
 def _pyarrow() -> Any:

@@ -87,6 +87,9 @@ class ObjectChangedError(StoreError):
 class DataError(ForebayError, ValueError):
     """An object is not Parquet, or its bytes cannot be decoded."""
 
+    _row: int | None = None
+    """The row of a batch that the message names, until it is named by its position."""
+
 
 class SkipLimitError(DataError):
     """More rows could not be read than `max_skipped` allows; the `__cause__` is the error of the last ones."""

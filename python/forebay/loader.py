@@ -245,7 +245,7 @@ class Stream(Position, Generic[T]):
             first = start.position + (worker + (number - 1) * num_workers) * self._step
             return first + self._share.rank, self._after(start, worker + number * num_workers, last)
 
-        read = Read(stream, None if self._hands_over_batches else self._format, ends)
+        read = Read(stream, None if self._hands_over_batches else self._format, ends, share["world_size"])
         self._active = read
         return read
 

@@ -15,6 +15,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from forebay.compat import locate
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
@@ -127,10 +129,13 @@ class Read:
         stream: _lib.Stream,
         convert: Callable[[_lib.Batch], Any] | None,
         ends: Callable[[int, int], tuple[int, Cursor]],
+        step: int,
     ) -> None:
         self.stream = stream
         self._convert = convert
         self._ends = ends
+        # Distance between the positions of consecutive rows.
+        self._step = step
         self._number = 0
         # Not yet delivered: batches of the stream, converted items, and the error that comes after them.
         self._taken: deque[tuple[_lib.Batch, int]] = deque()
@@ -163,13 +168,23 @@ class Read:
                 batch, position = self._taken.popleft()
                 self._number += 1
                 first, after = self._ends(self._number, position)
-                value = batch if self._convert is None else self._convert(batch)
-                self._items.append(Item(value, len(batch), first, after))
+                self._items.append(Item(self._converted(batch, first), len(batch), first, after))
         except Exception as error:
             # Raised after the items before it.
             self._error = error
             if not self._items:
                 raise
+
+    def _converted(self, batch: _lib.Batch, first: int) -> Any:
+        if self._convert is None:
+            return batch
+        try:
+            return self._convert(batch)
+        except Exception as error:
+            # Where rows are missing, a row's place in its batch does not tell its position.
+            if not self.stream.holes():
+                locate(error, range(first, first + self._step * len(batch), self._step))
+            raise
 
     def leave_to_parent(self) -> None:
         """Forgets all batches in a forked process: they are the parent's to deliver."""

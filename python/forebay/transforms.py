@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forebay.columns import Masked, length_of, row_of
+from forebay.compat import locate
 from forebay.exceptions import SettingError, TransformError
 from forebay.python_values import to_python
 
@@ -337,6 +338,7 @@ class Program:
             row, cause = f"the row at position {error} of epoch {rows.epoch}", error.__cause__ or error
             raise TransformError(f"{self._where(step)} failed on {row}: {told(cause)}") from cause
         except Exception as error:
+            locate(error, rows.positions)
             raise TransformError(f"{self._where(step)} failed on {rows}: {told(error)}") from error
 
     def _rows(self, carried: _lib.Batch, batch: Any) -> list[Any]:

@@ -21,6 +21,7 @@ from datasets import Features, Value
 from feature_data import ALL, BYTES, DECODED, PLAIN, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from image_data import encoded
 
 import forebay as fb
 
@@ -202,15 +203,32 @@ def test_a_decoded_dataset_hands_no_bytes_to_torch(ds: fb.Dataset) -> None:
     assert next(iter(kinds))["kind"] == [True]
 
 
-def test_bytes_that_are_no_image_are_an_error_that_names_the_column(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda ds: list(ds.decode()),
+        lambda ds: list(ds.decode().iter(4)),
+        lambda ds: ds.decode()[17],
+        lambda ds: ds.decode()[[3, 17, 4]],
+        lambda ds: list(ds.decode().batches(4)),
+        lambda ds: list(ds.to_torch(4, compat="datasets", rank=1, world_size=2)),
+        lambda ds: list(ds.to_hf()),
+        lambda ds: list(ds.to_hf().with_format("torch")),
+        lambda ds: list(ds.to_hf().shard(2, 1)),
+        lambda ds: list(fb.DataLoader(ds.decode(), 4, collate_fn=list)),
+    ],
+)
+def test_bytes_that_are_no_image_are_an_error_that_names_the_row(
+    read: Callable[[fb.Dataset], Any], tmp_path: Path
+) -> None:
     schema = Features(row=Value("int64"), image=datasets.Image()).arrow_schema
-    rows = [{"row": 0, "image": {"bytes": b"no image", "path": None}}]
+    bodies = [b"no image" if row == 17 else encoded(PIL.Image.new("RGB", (2, 2)), "PNG") for row in range(20)]
+    rows = [{"row": row, "image": {"bytes": body, "path": None}} for row, body in enumerate(bodies)]
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), tmp_path / "train.parquet")
     ds = fb.load_dataset(tmp_path, split="train")
-    with pytest.raises(fb.DataError, match="column `image` holds a value that cannot be decoded: cannot identify"):
-        list(ds.decode().take(1))
-    with pytest.raises(fb.DataError, match="column `image`"):
-        next(iter(ds.to_torch(1, compat="datasets")))
+    where = "column `image` holds a value that cannot be decoded, in the row at position 17:"
+    with pytest.raises(fb.ForebayError, match=f"{where} cannot identify image file;"):
+        read(ds)
 
 
 def test_a_decoder_that_is_not_installed_is_named(tmp_path: Path) -> None:

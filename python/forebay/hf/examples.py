@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from forebay.compat import formatted
+from forebay.compat import formatted, locate
 from forebay.exceptions import StateError
 from forebay.features import with_plain_arrays
 from forebay.hf.versions import import_datasets
@@ -242,11 +242,15 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         to_rows = self._to_rows or PythonRows()
         for start, table in self._tables():
-            # A table without columns still has rows.
-            for row, example in enumerate(to_rows(table) if table.num_columns else [{}] * len(table), start):
-                if self._state_dict:
-                    self._state_dict[ROW] = row + 1
-                yield row, example
+            try:
+                # A table without columns still has rows.
+                for row, example in enumerate(to_rows(table) if table.num_columns else [{}] * len(table), start):
+                    if self._state_dict:
+                        self._state_dict[ROW] = row + 1
+                    yield row, example
+            except Exception as error:
+                locate(error, self.part.positions(self.source.dataset._epoch_rows)[start:])
+                raise
 
     @property
     def iter_arrow(self) -> Callable[[], Iterator[tuple[int, pa.Table]]] | None:

@@ -35,7 +35,7 @@ class TorchRows:
             yield from _batch_to_examples(formatted(self._formatter, "format_batch", table))
             return
         for row in range(len(table)):
-            yield formatted(self._formatter, "format_row", table.slice(row, 1))
+            yield formatted(self._formatter, "format_row", table.slice(row, 1), row)
 
 
 def _is_plain(column: pa.ChunkedArray) -> bool:

@@ -285,7 +285,7 @@ def _find_elsewhere(request: Request) -> _Found:
             return _Found(info={} if card.default is None else card.info(card.default))
         # Without the card's features, as in `datasets`, if the files are named otherwise.
         return _of_folder(folder, Card(), wanted)
-    if source in OTHER_FORMATS and wanted.data_files is not None:
+    if source in OTHER_FORMATS and (wanted.data_files is not None or wanted.data_dir is not None):
         raise SettingError(f"path: `{source}` files are not read, only Parquet; `datasets` converts with `to_parquet`")
     if source == "parquet":
         form = "`data_files`, a path, a pattern, or those of each split, or `data_dir`, a folder"

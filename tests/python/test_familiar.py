@@ -208,6 +208,8 @@ def test_only_streaming_will_do(path):
 def test_other_formats_are_told_apart_from_folders(tmp_path, monkeypatch):
     with pytest.raises(fb.SettingError, match="`json` files are not read, only Parquet"):
         fb.load_dataset("json", data_files="x.jsonl", split="train")
+    with pytest.raises(fb.SettingError, match="`imagefolder` files are not read, only Parquet"):
+        fb.load_dataset("imagefolder", data_dir="pictures", split="train")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "json").mkdir()
     pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "json" / "x.parquet")

@@ -103,7 +103,8 @@ def load_dataset(
             name. Or a folder, a file, a glob (also `**`) or a list of these: local paths, `file://`, `s3://`, `gs://`,
             `az://`, or `http(s)://` (files only); a manifest (see `Dataset.save_manifest`); or an `obstore` store.
             Hidden and `_`-prefixed objects are ignored. Objects are in natural order (`part-2` before `part-10`); on
-            the Hub, in that of `datasets`.
+            the Hub, and in a local folder with configurations in a card, `data_files` or `data_dir`, in that of
+            `datasets` (`part-10` before `part-2`).
         name: The configuration, as named in the card on the Hub or in the folder; by default the card's default.
         split: One of the splits that the card, or folder and file names, define by the rules of Hugging Face (`train`,
             `validation`, `test`; everything is `train` if no name says otherwise); several, as `train+test` or `all`;

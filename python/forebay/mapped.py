@@ -58,6 +58,14 @@ REFUSED = {
 class _RefusedError(SettingError, AttributeError):
     """A method that a dataset has and one with functions does not; `hasattr` is false."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SettingError, self.args
+
+
+# In tracebacks, it is what users catch.
+_RefusedError.__module__ = SettingError.__module__
+_RefusedError.__name__ = _RefusedError.__qualname__ = SettingError.__name__
+
 
 @dataclass(frozen=True)
 class Workers:

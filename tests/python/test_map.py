@@ -6,6 +6,7 @@ import asyncio
 import json
 import pickle
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import functions
@@ -338,8 +339,11 @@ def test_a_dataset_with_functions_has_its_length(shuffled: fb.Dataset) -> None:
 
 def test_what_makes_no_sense_behind_functions_says_what_to_do(rows: fb.Dataset) -> None:
     mapped = rows.map(functions.doubled, batched=True)
-    with pytest.raises(fb.SettingError, match="filter: the dataset has functions; choose rows before `map`"):
+    with pytest.raises(fb.SettingError, match="filter: the dataset has functions; choose rows before `map`") as refused:
         mapped.filter("id < 3")
+    assert traceback.format_exception_only(refused.value)[0].startswith("forebay.exceptions.SettingError: filter: ")
+    copied = pickle.loads(pickle.dumps(refused.value))
+    assert (type(copied), str(copied)) == (fb.SettingError, str(refused.value))
     assert not hasattr(mapped, "features")
     assert hasattr(mapped, "num_rows")
     with pytest.raises(fb.SettingError, match="with_format: the dataset has functions; choose the format before `map`"):

@@ -81,7 +81,7 @@ def translate(
             plan = bytes(expression.to_substrait(known))
         except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
             _check_column(str(error), expression, schema)
-            reason = reason or _reason(str(error).partition("\n")[0], schema, known)
+            reason = reason or _reason(str(error).partition("\n")[0], expression, schema, known)
             continue
         translation = _Translation(plan, schema, known, values or Values(), mixed, is_exact=is_exact)
         try:
@@ -102,12 +102,17 @@ def _check_column(said: str, expression: Any, schema: Any) -> None:
     raise ColumnNotFoundError(f"filters: no column `{found[1]}` in `{expression}`; {hint}")
 
 
-def _reason(said: str, schema: Any, known: Any) -> str:
+def _reason(said: str, expression: Any, schema: Any, known: Any) -> str:
     """Returns why pyarrow cannot convert an expression to Substrait, with the unsupported type."""
     for field in schema:
         if field.name not in known.names and f"Name({field.name})" in said:
             return f"column `{field.name}` is `{field.type}`, a type that Substrait does not have"
     if "unsafe casts" in said:
+        if re.search(r"[\d-]+ [\d:]+\.\d{9}Z?\b", str(expression)):
+            return (
+                "pyarrow converts a value of `timestamp[ns]` only if it is of whole microseconds and not before 1970; "
+                "compare with one of `timestamp[us]`"
+            )
         return "it compares with a value that is of another type than the column, or of one that Substrait lacks"
     if said.startswith(("Function", "Array type")) and "int64" in said and "string" in said and _has_labels(schema):
         return f"{said}; a ClassLabel is a number in expressions, while SQL takes the names of its classes"

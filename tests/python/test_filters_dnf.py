@@ -362,7 +362,9 @@ def test_values_of_every_type_of_column_are_translated(
         (F("d256") == Decimal(1), r"column `d256` is `decimal256\(50, 2\)`, a type that Substrait does not have"),
         (F("took").is_valid(), r"column `took` is `duration\[us\]`, a type that Substrait does not have"),
         (F("ns").isin(pa.array([NEW_YEAR], pa.timestamp("ns"))), r"no values of `timestamp\[ns\]`, but of"),
-        (F("ns") > pa.scalar(1, pa.timestamp("ns")), "of another type than the column, or of one that Substrait"),
+        (F("ns") > pa.scalar(1, pa.timestamp("ns")), "only if it is of whole microseconds and not before 1970"),
+        (F("ns") > pa.scalar(dt.datetime(1969, 1, 1), pa.timestamp("ns")), r"compare with one of `timestamp\[us\]`"),
+        (F("u8") > pa.scalar(2.5), "of another type than the column, or of one that Substrait"),
     ],
     ids=str,
 )

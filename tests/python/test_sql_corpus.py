@@ -39,6 +39,14 @@ DIALECTS = {
         "SELECT id FROM dataset ORDER BY u8 DESC, id LIMIT 9",
         "DuckDB has them last whatever the direction",
     ),
+    "a column and an output of one name": (
+        "DataFusion",
+        "SELECT -id AS id FROM dataset ORDER BY id + 0 LIMIT 9",
+        "DuckDB takes the column within an expression",
+    ),
+    "a cast to an integer": ("DataFusion", "SELECT id, CAST(seq + 0.7 AS INT) AS x FROM dataset", "DuckDB rounds"),
+    "a caret": ("DataFusion", "SELECT id, seq ^ 2 AS x FROM dataset", "in DuckDB it is a power"),
+    "a backslash": ("DataFusion", "SELECT id FROM dataset WHERE 'a%' LIKE 'a\\%'", "in DuckDB it escapes nothing"),
     "upper case of one letter": (
         "DataFusion",
         "SELECT id, upper(word) AS x FROM dataset",

@@ -229,6 +229,10 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         return prepared
 
 
+# In messages of Python, such as that of `len`.
+ResumableDataset.__name__ = datasets.IterableDataset.__name__
+
+
 def _copied(steps: Any) -> Any:
     """Returns a copy of an examples iterable and its inputs that shares no state with it."""
     copied = copy.copy(steps)

@@ -154,7 +154,7 @@ def formatted(formatter: Any, method: str, table: Any, first: int = 0, instead: 
 
 def locate(error: Exception, positions: Sequence[int]) -> None:
     """Names the row of a value that cannot be decoded by its position, given those of the rows of its batch."""
-    if isinstance(error, DataError) and error._row is not None:
+    if isinstance(error, DataError) and error._row is not None and error._row < len(positions):
         said, position = str(error), positions[error._row]
         error.args = (said.replace(_in_batch(error._row), f"the row at position {position}", 1),)
         error._row = None

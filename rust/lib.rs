@@ -83,4 +83,6 @@ pub use crate::source::{
 pub use crate::sql::{
     DATAFUSION_VERSION, Function, FunctionBody, QueryStream, Request, Rows, ScalarValue, Table, scalar,
 };
-pub use crate::stream::{BatchStream, Cause, Most, OF_ANOTHER_PROCESS, Polled, Slab, StreamOptions, StreamStats, rest};
+pub use crate::stream::{
+    BatchStream, Cause, Most, OF_ANOTHER_PROCESS, Polled, Slab, StreamOptions, StreamStats, Taken, rest,
+};

@@ -829,8 +829,8 @@ class Dataset:
                 longer than the store's `retry_for`: `"raise"` ends the stream with the error, `"skip"` leaves them out.
                 Their positions stay [empty](../howto/errors.md#rows-that-cannot-be-read), so other rows keep their
                 order and rank. `Stream.holes` and the state list what was left out.
-            max_skipped: How many rows of an epoch `on_error="skip"` may leave out: a number, or a fraction (a float
-                below 1).
+            max_skipped: How many rows of an epoch `on_error="skip"` may leave out, counting those of `Stream.holes`: a
+                number, or a fraction (a float below 1).
             forms: Other forms for single columns (struct fields with a dot): `"tensor"` (lists: one length, checked in
                 each batch), `"ragged"` (strings and binary: their bytes), `"nested"` (a jagged `torch.nested` tensor),
                 `"list"` (Python objects), `"dictionary"` (`DictionaryEncoded`), or a dtype: `"bfloat16"`,

@@ -182,7 +182,7 @@ class Stream(Position, Generic[T]):
                     self._holes = holes
             stream.close()
         # Not if an exception ended the loop, which this must not replace.
-        if holes:
+        if holes and stats["rows_skipped"]:
             warn_of_holes(holes, int(stats["rows_skipped"]))
 
     def _is_active(self, stream: _lib.Stream) -> bool:
@@ -296,7 +296,8 @@ class Stream(Position, Generic[T]):
 
         Each hole has the `object`, its `row_group`, the `cause`, and the rows as in a state: `start` to `end` among the
         selected rows of a `span`, or without a shuffle of the row group; with `weights`, among the drawn rows. Holes
-        are those of this rank only; `forebay.cursor` joins the states of several ranks.
+        are those that this rank or its state has met, whichever rank they belong to: `stats()["rows_skipped"]` counts
+        the rows that this rank left out itself. `forebay.cursor` joins the states of several ranks.
         """
         active = self._active
         if active is not None and not self._is_set:

@@ -50,6 +50,8 @@ class Item(NamedTuple):
     """Position of its first row in the epoch."""
     after: Cursor
     """The position of the stream once the loop has the batch."""
+    num_skipped: int = 0
+    """Rows since the batch before that could not be read."""
 
 
 class Waiting:
@@ -137,8 +139,9 @@ class Read:
         # Distance between the positions of consecutive rows.
         self._step = step
         self._number = 0
+        self.num_skipped = 0
         # Not yet delivered: batches of the stream, converted items, and the error that comes after them.
-        self._taken: deque[tuple[_lib.Batch, int]] = deque()
+        self._taken: deque[tuple[_lib.Batch, int, int]] = deque()
         self._items: deque[Item] = deque()
         self._error: Exception | None = None
         self._is_left = False
@@ -152,7 +155,9 @@ class Read:
     def __next__(self) -> Item:
         if not self._items:
             self._convert_some()
-        return self._items.popleft()
+        item = self._items.popleft()
+        self.num_skipped += item.num_skipped
+        return item
 
     def _convert_some(self) -> None:
         """Converts ready batches to items; waits for the first one."""
@@ -165,10 +170,11 @@ class Read:
         end = time.perf_counter() + MOST_SECONDS_CONVERTING
         try:
             while self._taken and (not self._items or time.perf_counter() < end):
-                batch, position = self._taken.popleft()
+                batch, position, num_skipped = self._taken.popleft()
                 self._number += 1
                 first, after = self._ends(self._number, position)
-                self._items.append(Item(self._converted(batch, first), len(batch), first, after))
+                value = self._converted(batch, first)
+                self._items.append(Item(value, len(batch), first, after, num_skipped))
         except Exception as error:
             # Raised after the items before it.
             self._error = error
@@ -204,7 +210,8 @@ class Read:
         num_ready = len(items) + len(taken)
         stats["batches"] -= num_ready
         stats["batches_ready"] += num_ready
-        stats["rows"] -= sum(item.num_rows for item in items) + sum(len(batch) for batch, _ in taken)
+        stats["rows"] -= sum(item.num_rows for item in items) + sum(len(batch) for batch, _, _ in taken)
+        stats["rows_skipped"] -= sum(item.num_skipped for item in items) + sum(skipped for _, _, skipped in taken)
         if self._is_left:
             stats["memory_bytes"] = 0
         return stats
@@ -233,7 +240,7 @@ class Delivered:
         self._batches = batches
         self._read = read
         self._waiting = waiting
-        self._num_batches = self._num_rows = 0
+        self._num_batches = self._num_rows = self._num_skipped = 0
         self._seconds_waited = 0.0
         self._since: float | None = None
         self._began = time.perf_counter()
@@ -260,6 +267,7 @@ class Delivered:
             self._seconds_waited += time.perf_counter() - since
         self._num_batches += 1
         self._num_rows += item.num_rows
+        self._num_skipped += item.num_skipped
         return item
 
     def holes(self) -> list[dict[str, Any]]:
@@ -271,6 +279,7 @@ class Delivered:
         stats = self._read.stats()
         stats["batches_ready"] += stats["batches"] - self._num_batches
         stats["batches"], stats["rows"] = self._num_batches, self._num_rows
+        stats["rows_skipped"] -= self._read.num_skipped - self._num_skipped
         # The stream may have ended before the stages.
         ended = time.perf_counter() if self._ended is None else self._ended
         stats["seconds"] = max(stats["seconds"], ended - self._began)

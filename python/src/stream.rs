@@ -11,7 +11,7 @@ use forebay::parts::Buffer;
 use forebay::plan::Hole;
 use forebay::{
     BatchStream, Cause, Conversion, Most, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, Slab, StreamOptions,
-    StreamStats,
+    StreamStats, Taken,
 };
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
@@ -57,7 +57,7 @@ impl Poll for Running {
     fn poll(&mut self, timeout: Duration) -> forebay::Result<Option<Option<RecordBatch>>> {
         let Some(stream) = &mut self.stream else { return Ok(Some(None)) };
         Ok(match stream.poll(timeout, Most::ONE)? {
-            Polled::Batches(mut batches) => Some(batches.pop().map(|(batch, _)| batch)),
+            Polled::Batches(mut batches) => Some(batches.pop().map(|taken| taken.batch)),
             Polled::End => {
                 // A thread that waits for a batch may be waiting for other threads to end. The stream may be released
                 // by an interpreter at its exit.
@@ -69,7 +69,7 @@ impl Poll for Running {
     }
 
     fn conclude(&self, py: Python<'_>) -> PyResult<()> {
-        let ended = self.ended.get().filter(|ended| !ended.holes.is_empty());
+        let ended = self.ended.get().filter(|ended| ended.stats.num_skipped_rows > 0);
         let Some(Ended { holes, stats }) = ended else { return Ok(()) };
         let loader = py.import("forebay.loader")?;
         loader.call_method1("warn_of_holes", (as_dicts(py, holes)?, stats.num_skipped_rows)).map(drop)
@@ -111,11 +111,11 @@ impl PyStream {
 
     /// Waits for the next batch without the GIL; `None` at the end.
     pub(crate) fn next_batch(&self, py: Python<'_>) -> PyResult<Option<RecordBatch>> {
-        Ok(self.next_batches(py, Most::ONE)?.pop().map(|(batch, _)| batch))
+        Ok(self.next_batches(py, Most::ONE)?.pop().map(|taken| taken.batch))
     }
 
     /// Waits without the GIL for the next batch; returns all that are ready, none at the end.
-    fn next_batches(&self, py: Python<'_>, most: Most) -> PyResult<Vec<(RecordBatch, u64)>> {
+    fn next_batches(&self, py: Python<'_>, most: Most) -> PyResult<Vec<Taken>> {
         loop {
             let polled = self.with(py, |stream| stream.poll(TICK, most))?.map_err(|error| to_py(&error));
             // First, since an error is easier to understand after the warnings that led to it.
@@ -184,11 +184,13 @@ impl PyStream {
         Ok(self.next_batch(py)?.map(PyBatch::new))
     }
 
-    /// Waits for a batch; returns all that are ready, each with the position after it, and none at the end.
-    fn take(&self, py: Python<'_>, most_batches: usize, most_bytes: u64) -> PyResult<Vec<(PyBatch, u64)>> {
+    /// Waits for a batch; returns all that are ready, each with the position after it and the number of rows left out
+    /// since the one before, and none at the end.
+    fn take(&self, py: Python<'_>, most_batches: usize, most_bytes: u64) -> PyResult<Vec<(PyBatch, u64, u64)>> {
         let most = Most { batches: most_batches.max(1), bytes: most_bytes };
         let batches = self.next_batches(py, most)?;
-        Ok(batches.into_iter().map(|(batch, position)| (PyBatch::new(batch), position)).collect())
+        let as_tuple = |Taken { batch, position, num_skipped }| (PyBatch::new(batch), position, num_skipped);
+        Ok(batches.into_iter().map(as_tuple).collect())
     }
 
     /// Waits until there is something to take; returns `false` if there is nothing after `seconds`.

@@ -38,11 +38,6 @@ impl Holes {
         &self.found
     }
 
-    /// Returns the number of missing rows.
-    pub(super) fn num_rows(&self) -> u64 {
-        self.num_rows
-    }
-
     /// Returns how many rows may be missing because of `cause`.
     ///
     /// # Errors
@@ -111,11 +106,12 @@ impl Holes {
         self.of_unit.is_empty()
     }
 
-    /// Drops the rows that are known to be missing.
-    pub(super) fn drop_missing(&self, rows: &mut Vec<RowRef>, plan: &EpochPlan) {
+    /// Drops the rows that are known to be missing; returns their number.
+    pub(super) fn drop_missing(&self, rows: &mut Vec<RowRef>, plan: &EpochPlan) -> usize {
         if self.is_empty() {
-            return;
+            return 0;
         }
+        let num_rows = rows.len();
         rows.retain(|row| {
             let (unit, first) = self.units.place(row.piece.span);
             let Some(missing) = self.of_unit.get(&unit) else { return true };
@@ -123,6 +119,7 @@ impl Holes {
             let place = missing.partition_point(|rows| rows.end <= number);
             !missing.get(place).is_some_and(|rows| rows.contains(&number))
         });
+        num_rows - rows.len()
     }
 }
 
@@ -155,13 +152,13 @@ mod tests {
         for rows in [10..20, 12..15, 40..50] {
             holes.add(|_| vec![hole(1, rows)], damaged()).unwrap();
         }
-        assert_eq!(holes.num_rows(), 20);
+        assert_eq!(holes.num_rows, 20);
         assert_eq!(holes.found().len(), 2);
         let spans = [60; 3].map(|num_kept| Span { row_group: 0, start: 0, end: num_kept, num_kept });
         let plan = EpochPlan::new(Arc::new(spans), Order::Sequential, 0);
         let row = |span, row| RowRef { piece: PieceId { lane: 0, span }, row };
         let mut rows = vec![row(1, 9), row(1, 10), row(2, 10), row(1, 39), row(1, 40)];
-        holes.drop_missing(&mut rows, &plan);
+        assert_eq!(holes.drop_missing(&mut rows, &plan), 2);
         assert_eq!(rows, [row(1, 9), row(2, 10), row(1, 39)]);
     }
 
@@ -171,7 +168,7 @@ mod tests {
         let spans = spans.map(|(row_group, num_kept)| Span { row_group, start: 0, end: num_kept, num_kept });
         let mut holes = Holes::new(vec![hole(1, 20..70)], Some(100), HoleUnits::row_groups(&spans));
         holes.add(|_| vec![hole(1, 60..100)], damaged()).unwrap();
-        assert_eq!(holes.num_rows(), 80);
+        assert_eq!(holes.num_rows, 80);
         let plan = EpochPlan::new(Arc::new(spans), Order::Sequential, 0);
         let row = |span, row| RowRef { piece: PieceId { lane: 0, span }, row };
         let kept = [row(0, 25), row(1, 19)];
@@ -188,7 +185,7 @@ mod tests {
         holes.add(|_| vec![hole(1, 15..26)], damaged()).unwrap();
         let found = holes.found().iter().map(|hole| (hole.span, hole.start..hole.end));
         assert_eq!(found.collect::<Vec<_>>(), [(1, 10..40), (2, 0..5), (1, 50..60)]);
-        assert_eq!(holes.num_rows(), 45);
+        assert_eq!(holes.num_rows, 45);
     }
 
     #[test]
@@ -224,7 +221,7 @@ mod tests {
         let error = holes.add(|_| vec![hole(0, 10..11)], damaged()).unwrap_err();
         assert!(matches!(error, Error::TooManySkipped { num_rows: 11, max_rows: 10, .. }), "{error}");
         assert!(error.describe().contains("it is damaged"), "{}", error.describe());
-        assert_eq!((holes.num_rows(), holes.found().len()), (10, 1));
+        assert_eq!((holes.num_rows, holes.found().len()), (10, 1));
     }
 
     #[test]
@@ -233,6 +230,6 @@ mod tests {
         let error = Error::Closed { reason: "it was closed" };
         assert!(matches!(holes.add(|_| vec![hole(0, 0..1)], error), Err(Error::Closed { .. })));
         assert!(Holes::default().add(|_| vec![hole(0, 0..1)], damaged()).is_err());
-        assert_eq!(holes.num_rows(), 0);
+        assert_eq!(holes.num_rows, 0);
     }
 }

@@ -110,7 +110,7 @@ pub struct StreamStats {
     pub bytes_decoded: u64,
     /// Rows that were decoded, then dropped because the window does not fit in memory; they are read again.
     pub num_evicted_rows: u64,
-    /// Rows of the epoch, in or near this reader's share, that could not be read and are left out.
+    /// Rows left out of this share because they could not be read, up to the last batch handed to the consumer.
     pub num_skipped_rows: u64,
     /// Rows left out because their images cannot be decoded.
     pub num_skipped_images: u64,
@@ -145,6 +145,9 @@ pub struct BatchStream {
     position: u64,
     num_batches: u64,
     num_rows: u64,
+    num_skipped_rows: u64,
+    /// Rows left out since the last batch handed to the consumer.
+    num_passed_over: u64,
     started: Instant,
     ended: Option<Instant>,
     waited: Duration,
@@ -170,11 +173,22 @@ impl Most {
     pub const ONE: Self = Self { batches: 1, bytes: 0 };
 }
 
+/// A batch that the consumer gets.
+#[derive(Debug)]
+pub struct Taken {
+    /// The rows.
+    pub batch: RecordBatch,
+    /// The position after it.
+    pub position: u64,
+    /// How many rows since the batch before could not be read and are left out.
+    pub num_skipped: u64,
+}
+
 /// What the consumer gets from [`poll`](BatchStream::poll).
 #[derive(Debug)]
 pub enum Polled {
-    /// The next batches, at least one, each with the position after it.
-    Batches(Vec<(RecordBatch, u64)>),
+    /// The next batches, at least one.
+    Batches(Vec<Taken>),
     /// All batches have been delivered.
     End,
     /// Nothing yet; ask again.
@@ -235,6 +249,8 @@ impl BatchStream {
             position: share.from,
             num_batches: 0,
             num_rows: 0,
+            num_skipped_rows: 0,
+            num_passed_over: 0,
             started: Instant::now(),
             ended: None,
             waited: Duration::ZERO,
@@ -255,17 +271,26 @@ impl BatchStream {
         self.waited += start.elapsed();
         match polled? {
             worker::Delivered::Batches(mut taken) => {
-                self.position = taken.last().map_or(self.position, |(_, slice)| slice.next);
-                // Nothing of the batch could be read, and no other stream waits for it.
-                taken.retain(|(batch, _)| batch.num_rows() > 0 || !self.is_alone);
+                self.position = taken.last().map_or(self.position, |taken| taken.position);
+                taken.retain_mut(|taken| {
+                    taken.num_skipped += std::mem::take(&mut self.num_passed_over);
+                    // Nothing of the batch could be read, and no other stream waits for it.
+                    let is_passed_over = taken.batch.num_rows() == 0 && self.is_alone;
+                    if is_passed_over {
+                        self.num_passed_over = taken.num_skipped;
+                    }
+                    !is_passed_over
+                });
                 if taken.is_empty() {
                     return Ok(Polled::Pending);
                 }
                 self.num_batches += taken.len() as u64;
-                self.num_rows += taken.iter().map(|(batch, _)| batch.num_rows() as u64).sum::<u64>();
-                Ok(Polled::Batches(taken.into_iter().map(|(batch, slice)| (batch, slice.next)).collect()))
+                self.num_rows += taken.iter().map(|taken| taken.batch.num_rows() as u64).sum::<u64>();
+                self.num_skipped_rows += taken.iter().map(|taken| taken.num_skipped).sum::<u64>();
+                Ok(Polled::Batches(taken))
             }
             worker::Delivered::End => {
+                self.num_skipped_rows += std::mem::take(&mut self.num_passed_over);
                 self.ended.get_or_insert_with(Instant::now);
                 Ok(Polled::End)
             }
@@ -312,6 +337,7 @@ impl BatchStream {
         StreamStats {
             num_batches: self.num_batches,
             num_rows: self.num_rows,
+            num_skipped_rows: self.num_skipped_rows,
             elapsed: self.ended.unwrap_or_else(Instant::now).saturating_duration_since(self.started),
             waited: self.waited,
             ..self.running.get().map(|running| running.shared.stats()).unwrap_or_default()
@@ -349,7 +375,7 @@ impl Iterator for BatchStream {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             match self.poll(Duration::from_secs(60), Most::ONE) {
-                Ok(Polled::Batches(mut batches)) => return batches.pop().map(|(batch, _)| Ok(batch)),
+                Ok(Polled::Batches(mut batches)) => return batches.pop().map(|taken| Ok(taken.batch)),
                 Ok(Polled::End) => return None,
                 Ok(Polled::Pending) => {}
                 Err(error) => return Some(Err(error)),

@@ -196,8 +196,10 @@ impl PlannedRows {
 #[derive(Debug)]
 pub(super) struct PlannedBatch {
     pub(super) slice: BatchSlice,
-    /// The number of planned rows, including those that cannot be read.
+    /// The number of planned rows, including those that turn out to be unreadable.
     pub(super) num_rows: usize,
+    /// The number of rows of the slice that are left out because they cannot be read, as far as is known.
+    pub(super) num_skipped: usize,
     pub(super) pieces: Vec<PieceKey>,
     /// Number of rows needed of each part.
     pub(super) row_counts: Vec<u32>,

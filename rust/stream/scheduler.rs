@@ -66,7 +66,6 @@ pub(super) struct Usage {
     pub(super) num_evicted_rows: u64,
     pub(super) bytes_decoded: u64,
     pub(super) num_ready: usize,
-    pub(super) num_skipped_rows: u64,
 }
 
 /// Cuts a piece into the parts that are read one after another.
@@ -291,7 +290,6 @@ impl Scheduler {
             num_evicted_rows: self.num_evicted_rows,
             bytes_decoded: self.row_bytes.seen_bytes(),
             num_ready: self.num_ready,
-            num_skipped_rows: self.holes.num_rows(),
         }
     }
 

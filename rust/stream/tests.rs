@@ -268,7 +268,7 @@ fn rows_many_times_as_large_as_the_footers_say_stay_within_the_limit() {
             None => {
                 let taken = scheduler.deliver(Most::ONE);
                 assert!(!taken.is_empty() || scheduler.is_done(), "nothing goes on after {num_rows} rows");
-                num_rows += taken.iter().map(|(batch, _)| batch.num_rows()).sum::<usize>();
+                num_rows += taken.iter().map(|taken| taken.batch.num_rows()).sum::<usize>();
             }
         }
     }
@@ -456,7 +456,7 @@ fn of_batches_that_were_taken_together_the_last_is_in_the_way_of_the_next() {
             Polled::Pending => panic!("nothing came for a minute"),
         }
     }
-    assert_eq!(kept.iter().map(|(batch, _)| batch.num_rows()).sum::<usize>(), 3200);
+    assert_eq!(kept.iter().map(|taken| taken.batch.num_rows()).sum::<usize>(), 3200);
     assert!(stream.stats().peak_memory_bytes <= LIMIT + LIMIT / 16 * 3);
 }
 

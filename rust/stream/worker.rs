@@ -19,7 +19,7 @@ use super::shelves::Shelves;
 use super::slabs::Slabs;
 use super::waiters::Waiters;
 use super::waiting::Waiting;
-use super::{Most, StreamOptions, StreamStats};
+use super::{Most, StreamOptions, StreamStats, Taken};
 use crate::dataset::FetchedRanges;
 use crate::decode::Body;
 use crate::error::{Error, Result};
@@ -100,7 +100,7 @@ type PartRows = (Range<u32>, Option<Arc<[u32]>>);
 
 /// What the consumer got.
 pub(super) enum Delivered {
-    Batches(Vec<(RecordBatch, BatchSlice)>),
+    Batches(Vec<Taken>),
     End,
     Pending,
 }
@@ -263,7 +263,6 @@ impl Shared {
             waited_for,
             fetching: counted.busy,
             num_evicted_rows: usage.num_evicted_rows,
-            num_skipped_rows: usage.num_skipped_rows,
             memory_bytes: usage.memory_bytes,
             peak_memory_bytes: usage.peak_memory_bytes,
             num_ready: usage.num_ready,

@@ -402,7 +402,8 @@ def test_of_a_damaged_page_its_own_rows_are_missing(folder: Path, order: Any, me
         # Ranks that read of one page each find it damaged.
         holes = [hole for stream in streams for hole in stream.holes]
         assert missing_of(dataset, holes) == expected & kept
-        assert all(stream.stats()["rows_skipped"] <= len(expected & kept) for stream in streams)
+        # But each row is left out of one rank alone.
+        assert sum(stream.stats()["rows_skipped"] for stream in streams) == len(expected & kept)
 
 
 @pytest.mark.parametrize("column", ["text", "short", "tags", "kind", "point"])
@@ -481,7 +482,43 @@ def test_a_state_holds_with_other_memory_and_other_columns(folder: Path, first: 
         assert got == [row for row in range(state["position"], 2 * row_group) if row not in missing]
         assert missing >= known
         assert "text" in columns or missing == known
-        assert later.stats()["rows_skipped"] == len(missing)
+        assert later.stats()["rows_skipped"] == len({row for row in missing if row >= state["position"]})
+
+
+def test_what_is_left_out_is_counted_once_over_ranks_and_resumes(damaged: fb.Dataset, order: Any) -> None:
+    ordered = order(damaged)
+    for cut in (1, 9, 18, 30, 60):
+        num_rows = num_skipped = 0
+        first = skipping(ordered, 32)
+        batches = iter(first)
+        num_rows += sum(len(ids(batch)) for batch in itertools.islice(batches, cut))
+        assert first.stats()["rows"] == num_rows
+        num_skipped += int(first.stats()["rows_skipped"])
+        assert first.state_dict()["position"] == num_rows + num_skipped
+        for rank in range(3):
+            later = skipping(ordered, 10, rank=rank, world_size=3, remainder="keep")
+            later.load_state_dict(json.loads(json.dumps(first.state_dict())))
+            num_rows += len(flat(read(later)))
+            num_skipped += int(later.stats()["rows_skipped"])
+        assert num_rows + num_skipped == ordered.num_rows
+
+
+@pytest.mark.filterwarnings("error::forebay.SkippedRowsWarning")
+def test_no_warning_is_of_rows_that_an_earlier_loop_or_another_rank_left_out(damaged: fb.Dataset) -> None:
+    stream = skipping(damaged)
+    batches = iter(stream)
+    while stream.state_dict()["position"] < (DAMAGED[-1] + 1) * ROW_GROUP:
+        next(batches)
+    later = skipping(damaged)
+    later.load_state_dict(stream.state_dict())
+    read(later)
+    assert later.holes == stream.holes
+    assert later.stats()["rows_skipped"] == 0
+    # Every second row of a damaged page is of the other rank, but this one meets all.
+    half = skipping(damaged.take(3 * ROW_GROUP), 1, rank=1, world_size=2)
+    with pytest.warns(fb.SkippedRowsWarning, match=f"{ROW_GROUP // 2} rows could not be read"):
+        read(half)
+    assert sum(hole["end"] - hole["start"] for hole in half.holes) == ROW_GROUP
 
 
 def test_too_many_are_an_error_that_says_how_many_and_why(damaged: fb.Dataset) -> None:

@@ -1,12 +1,9 @@
 //! What the consumer takes, and where delivery ends.
 
-use arrow_array::RecordBatch;
-
-use super::super::Most;
 use super::super::piece::{PieceKey, PlannedBatch, Progress};
+use super::super::{Most, Taken};
 use super::gathering::MAX_READY_BATCHES;
 use super::{Scheduler, index_of};
-use crate::plan::BatchSlice;
 
 impl Scheduler {
     /// Returns whether the next batch is ready.
@@ -21,16 +18,17 @@ impl Scheduler {
     }
 
     /// Takes the next batches that are ready; none if the next one is not.
-    pub(in crate::stream) fn deliver(&mut self, most: Most) -> Vec<(RecordBatch, BatchSlice)> {
+    pub(in crate::stream) fn deliver(&mut self, most: Most) -> Vec<Taken> {
         let (mut taken, mut taken_bytes) = (Vec::new(), 0);
         while taken.len() < most.batches
             && let Some(Progress::Ready(_, bytes)) = self.batches.front().map(|batch| &batch.progress)
             && (taken.is_empty() || taken_bytes + bytes <= most.bytes)
-            && let Some(PlannedBatch { progress: Progress::Ready(batch, bytes), slice, .. }) = self.batches.pop_front()
+            && let Some(planned) = self.batches.pop_front()
+            && let PlannedBatch { progress: Progress::Ready(batch, bytes), slice, num_skipped, .. } = planned
         {
             taken_bytes += bytes;
             self.last_bytes = bytes;
-            taken.push((batch, slice));
+            taken.push(Taken { batch, position: slice.next, num_skipped: num_skipped as u64 });
         }
         self.num_delivered += taken.len() as u64;
         self.num_ready -= taken.len();

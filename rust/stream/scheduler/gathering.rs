@@ -110,9 +110,12 @@ impl Scheduler {
                 sources.push(held.clone());
             }
         }
+        let num_planned = rows.len();
         let rows = if is_as_planned { rows } else { left_of(rows, &parts) };
         self.num_under_way += 1;
-        let (number, slice) = (self.num_delivered + index as u64, self.batches[index].slice);
+        let planned = &mut self.batches[index];
+        planned.num_skipped += num_planned - rows.len();
+        let (number, slice) = (self.num_delivered + index as u64, planned.slice);
         Some(Task::Gather { number, slice, sources, rows, may_be_view })
     }
 

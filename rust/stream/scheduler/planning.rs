@@ -81,11 +81,12 @@ impl Scheduler {
             Some(position) => *position = slice.next,
             None => drop(self.numbers.next()),
         }
-        let mut finished = Vec::new();
+        let (mut finished, mut num_skipped) = (Vec::new(), 0);
         let (wanted, rows) = match self.visit_runs(&slice, &mut finished) {
             Some(runs) => self.want_runs(runs),
             None => {
-                let refs = self.visit(&slice, &mut finished);
+                let mut refs = self.visit(&slice, &mut finished);
+                num_skipped = self.holes.drop_missing(&mut refs, &self.plan);
                 self.want(&refs)
             }
         };
@@ -100,7 +101,7 @@ impl Scheduler {
             note_wanted(&mut self.residents, &pieces, &rows);
         }
         let (num_rows, progress) = (rows.len(), Progress::Planned { rows, num_missing });
-        let batch = PlannedBatch { slice, num_rows, pieces, row_counts, expected, progress };
+        let batch = PlannedBatch { slice, num_rows, num_skipped, pieces, row_counts, expected, progress };
         self.budget.reserve(batch.planned_bytes());
         self.num_batch_pieces = batch.pieces.len();
         self.batches.push_back(batch);
@@ -184,7 +185,7 @@ impl Scheduler {
         self.residents.get(key).is_some_and(|resident| matches!(resident.stage, Stage::Ready(..)))
     }
 
-    /// Returns the rows of a slice, except for missing ones.
+    /// Returns the rows of a slice.
     fn visit(&mut self, slice: &BatchSlice, finished: &mut Vec<PieceId>) -> Vec<RowRef> {
         let mut refs = Vec::with_capacity(slice.len + 1);
         self.walk.visit(slice.first, slice.step, slice.len, &mut refs, finished);
@@ -192,7 +193,6 @@ impl Scheduler {
         let padding = slice.padding.and_then(|position| self.plan.repeat(position));
         refs.extend(padding);
         finished.extend(padding.map(|row| row.piece));
-        self.holes.drop_missing(&mut refs, &self.plan);
         refs
     }
 

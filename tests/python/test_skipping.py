@@ -521,6 +521,32 @@ def test_no_warning_is_of_rows_that_an_earlier_loop_or_another_rank_left_out(dam
     assert sum(hole["end"] - hole["start"] for hole in half.holes) == ROW_GROUP
 
 
+@pytest.fixture(scope="module")
+def page_damaged(folder: Path) -> Path:
+    path = write(folder / "a page", ())
+    damage(path, [(1, 0.501)])
+    return path
+
+
+def test_a_resume_needs_leave_to_skip_again_where_damaged_pages_are_read_again(page_damaged: Path) -> None:
+    shuffled = opened(page_damaged).shuffle(1)
+    stream = skipping(shuffled)
+    read(stream)
+    stream.set_epoch(0)
+    state = stream.state_dict() | {"position": 320}
+
+    def resumed(**options: Any) -> list[list[int]]:
+        again = shuffled.batches(32, **options)
+        again.load_state_dict(state)
+        return read(again)
+
+    with pytest.raises(fb.DataError, match="column `text` in row group"):
+        resumed()
+    assert resumed(on_error="skip", max_skipped=PAGE)
+    with pytest.raises(fb.SkipLimitError, match=f"skipped {PAGE} rows"):
+        resumed(on_error="skip", max_skipped=PAGE - 1)
+
+
 def test_too_many_are_an_error_that_says_how_many_and_why(damaged: fb.Dataset) -> None:
     stream = skipping(damaged, max_skipped=ROW_GROUP)
     with pytest.raises(fb.SkipLimitError, match=r"skipped \d+ rows .* max_skipped \(200\)") as caught:

@@ -3,6 +3,7 @@
 //! Every variant says where the error is: the object, row group, byte range, column or setting. Messages say what to
 //! do; causes are chained by `source()` and never printed twice.
 
+use std::fmt::Display;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -169,7 +170,7 @@ pub enum Error {
     },
 
     /// A row group's pages cannot be decoded.
-    #[error("cannot decode {}row group {row_group} of `{url}`: {source}", of_column(.column.as_deref()))]
+    #[error("cannot decode {}row group {row_group} of `{url}`: {}", of_column(.column.as_deref()), said(.source))]
     Decode {
         /// The object.
         url: String,
@@ -198,7 +199,8 @@ pub enum Error {
 
     /// A column's values do not fit the type that all objects agreed on.
     #[error(
-        "cannot convert column `{column}` of `{url}` (row group {row_group}) to `{to}`: {source}; select other columns, or open the object alone"
+        "cannot convert column `{column}` of `{url}` (row group {row_group}) to `{to}`: {}; select other columns, or open the object alone",
+        said(.source)
     )]
     Cast {
         /// The object.
@@ -538,6 +540,27 @@ fn of_column(column: Option<&str>) -> String {
     column.map_or(String::new(), |column| format!("column `{column}` in "))
 }
 
+/// Returns a library's message without the kinds of errors that it puts before it, often several.
+fn said(error: &impl Display) -> String {
+    const KINDS: [&str; 9] = [
+        "External: ",
+        "External error: ",
+        "Parquet error: ",
+        "Parquet argument error: ",
+        "Arrow: ",
+        "NYI: ",
+        "EOF: ",
+        "Invalid argument error: ",
+        "Cast error: ",
+    ];
+    let text = error.to_string();
+    let mut rest = text.as_str();
+    while let Some(left) = KINDS.iter().find_map(|kind| rest.strip_prefix(kind)) {
+        rest = left;
+    }
+    rest.to_owned()
+}
+
 fn row_numbers(num_rows: u64) -> String {
     match num_rows {
         0 => "the dataset has no rows".into(),
@@ -560,8 +583,14 @@ impl Error {
     pub fn describe(&self) -> String {
         let mut text = self.to_string();
         let mut cause = std::error::Error::source(self);
+        if let Self::NotFound { source: Some(source), .. } = self
+            && matches!(**source, object_store::Error::NotFound { .. })
+        {
+            // Says the same, with the path once more.
+            cause = std::error::Error::source(&**source);
+        }
         while let Some(source) = cause {
-            let said = source.to_string();
+            let said = said(&source);
             if !text.contains(&said) {
                 text = format!("{text}: {said}");
             }

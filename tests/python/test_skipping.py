@@ -547,6 +547,19 @@ def test_a_resume_needs_leave_to_skip_again_where_damaged_pages_are_read_again(p
         resumed(on_error="skip", max_skipped=PAGE - 1)
 
 
+def test_a_cause_is_said_once_and_without_words_of_the_decoder(page_damaged: Path, tmp_path: Path) -> None:
+    with pytest.raises(fb.DataError, match=r"in row group 1 of `[^`]*`: Page CRC checksum mismatch$"):
+        read(opened(page_damaged).batches(32))
+    stream = skipping(opened(page_damaged))
+    read(stream)
+    assert [hole["cause"].split("`: ")[1] for hole in stream.holes] == ["Page CRC checksum mismatch"]
+    path = write(tmp_path, ())
+    lost = opened(path)
+    path.unlink()
+    with pytest.raises(fb.NotFoundError, match=r"^no such object or folder: `[^`]*x.parquet`: No such file [^:]*$"):
+        read(lost.batches(32))
+
+
 def test_too_many_are_an_error_that_says_how_many_and_why(damaged: fb.Dataset) -> None:
     stream = skipping(damaged, max_skipped=ROW_GROUP)
     with pytest.raises(fb.SkipLimitError, match=r"skipped \d+ rows .* max_skipped \(200\)") as caught:

@@ -18,12 +18,20 @@ use crate::error::{Error, Result};
 use crate::panics;
 use crate::rows::RowSet;
 
-/// What the `parquet` crate says of more bytes than offsets of 32 bits count.
-const TOO_LONG: &str = "index overflow decoding byte array";
-
-/// The size of texts behind a dictionary is unknown if the writer did not record it.
-const TOO_LONG_FOR_OFFSETS: &str = "the rows that are read at once have more than 2 GiB of text; ask for fewer rows by \
-                                    number, or lower memory_limit, so that row groups are read in smaller parts";
+/// What the `parquet` crate says of sound columns that it cannot read, and what to say and advise instead.
+const LIMITS: [(&str, &str); 2] = [
+    // Of more bytes than offsets of 32 bits count: the size of texts behind a dictionary is unknown if the writer did
+    // not record it.
+    (
+        "index overflow decoding byte array",
+        "the rows that are read at once have more than 2 GiB of text; ask for fewer rows by number, or lower \
+         memory_limit, so that row groups are read in smaller parts",
+    ),
+    (
+        "MonthDayNano intervals not supported",
+        "an INTERVAL of months, days and fractions of a day cannot be read; leave the column out by `select_columns`",
+    ),
+];
 
 /// A batch of expanded dictionaries takes at most this fraction of the memory.
 const BATCHES_IN_MEMORY: u64 = 4;
@@ -101,8 +109,9 @@ impl WantedRows {
 
     /// Returns the error for a decoder's message.
     pub(super) fn error(&self, column: Option<String>, source: ParquetError) -> Error {
-        let is_too_long = source.to_string().contains(TOO_LONG);
-        let source = if is_too_long { ParquetError::General(TOO_LONG_FOR_OFFSETS.into()) } else { source };
+        let said = source.to_string();
+        let limit = LIMITS.iter().find(|(limit, _)| said.contains(limit));
+        let source = limit.map_or(source, |(_, told)| ParquetError::General((*told).to_owned()));
         Error::Decode {
             url: self.snapshot.fragment(self.row_group).object.url.clone(),
             row_group: self.row_group.index as usize,

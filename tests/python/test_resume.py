@@ -396,6 +396,10 @@ def test_a_malformed_state_is_refused(dataset: fb.Dataset, change: dict[str, Any
     assert words in refusal(stream, stream.state_dict() | change)
 
 
+def test_no_line_of_a_dict_is_named(dataset: fb.Dataset) -> None:
+    assert refusal(dataset.batches(10), {}) == "not a Forebay state: missing field `version`"
+
+
 @pytest.mark.parametrize("state", [{}, {"position": 3}, None, [], "state", {"position": {1}}, {1: 2}], ids=repr)
 def test_what_is_no_state_is_refused(dataset: fb.Dataset, state: Any) -> None:
     # Only of text: that may be the JSON of one.

@@ -85,8 +85,9 @@ impl Padder {
             }
         }
         if items.is_empty() {
-            let reason = "no column is a list of numbers; leave `padding` out".to_owned();
-            return Err(Error::Setting { name: "padding", reason });
+            let reason = "no column is a list of numbers that may differ in length; leave `padding` out, or name \
+                          columns of one length in `fb.Pad(columns=...)`";
+            return Err(Error::Setting { name: "padding", reason: reason.to_owned() });
         }
         let mask = mask_of(schema, padding, &items)?;
         Ok(Self { padding: padding.clone(), columns, items, mask })

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from data import write_fragments
@@ -195,6 +196,16 @@ def test_what_contradicts_padding_is_refused(ds: fb.Dataset) -> None:
         with pytest.raises(fb.SettingError, match="column `loss_weight` of `Float32` cannot be padded with"):
             batches_of(ds, fb.Pad(values={"loss_weight": number}))
     assert isinstance(next(iter(batches_of(ds, False)))["input_ids"], fb.Ragged)
+
+
+def test_lists_of_one_length_are_padded_only_by_name(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"v": pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2))}), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path / "x.parquet", split="train")
+    says = r"may differ in length; leave `padding` out, or name columns of one length in `fb.Pad\(columns=\.\.\.\)`"
+    with pytest.raises(fb.SettingError, match=says):
+        ds.to_torch(2, padding=True)
+    (batch,) = ds.to_torch(2, padding=fb.Pad(columns=["v"]))
+    assert batch["v"].tolist() == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def _cast(field: Any, wanted: Any, feature: Any) -> str:
     types, classes = pa.types, _classes(feature)
     have, becomes = _leaves(field.type, wanted)
     is_known = _becomes(field.type, wanted, feature) if types.is_nested(becomes) else _has_cast(have, becomes)
-    if not is_known or (classes and types.is_temporal(have)):
+    if not is_known or not _may_have_length(field.type, wanted) or (classes and types.is_temporal(have)):
         raise _refused(field.name, wanted)
 
     def exactly(value: str, to: Any, names: Sequence[str] = ()) -> str:
@@ -104,6 +104,21 @@ def _cast(field: Any, wanted: Any, feature: Any) -> str:
     if _may_round(have, becomes):
         return f"arrow_cast({column}, '{_type_name(field.name, wanted)}')"
     return exactly(column, wanted)
+
+
+def _may_have_length(have: Any, wanted: Any) -> bool:
+    """Whether lists of one type can have the length that another type says, at all levels that both have."""
+    import pyarrow as pa
+
+    have, types = _plain(have), pa.types
+    if types.is_dictionary(have):
+        have = have.value_type
+    if not _is_list(have) or not _is_list(wanted):
+        return True
+    is_of_length = types.is_fixed_size_list(have) and types.is_fixed_size_list(wanted)
+    if is_of_length and have.list_size != wanted.list_size:
+        return False
+    return _may_have_length(have.value_type, wanted.value_type)
 
 
 def _has_cast(have: Any, wanted: Any) -> bool:
@@ -132,10 +147,7 @@ def _becomes(have: Any, wanted: Any, feature: Any) -> bool:
     if have == wanted or types.is_null(have):
         return True
     if _is_list(have) and _is_list(wanted):
-        is_of_length = types.is_fixed_size_list(have) and types.is_fixed_size_list(wanted)
-        if is_of_length and have.list_size != wanted.list_size:
-            return False
-        return _becomes(have.value_type, wanted.value_type, _item(feature))
+        return _may_have_length(have, wanted) and _becomes(have.value_type, wanted.value_type, _item(feature))
     if not types.is_struct(wanted):
         # Within structs, only numbers can become classes.
         is_leaf = not types.is_nested(have) and not types.is_nested(wanted)

@@ -617,10 +617,13 @@ def test_a_value_of_a_field_that_does_not_fit_is_an_error(tmp_path: Path) -> Non
         (pa.array([[1]]), Value("string")),
         (pa.array([[{'a"': 1}]]), LargeList({'a"': Value("int64")})),
         (pa.array([[{"a\\": 1}]]), LargeList({"a\\": Value("int64")})),
+        (pa.array([[1.0] * 8], pa.list_(pa.float32(), 8)), List(Value("float32"), length=7)),
+        (pa.array([[1] * 8], pa.list_(pa.int8(), 8)), List(LABEL, length=9)),
+        (pa.array([[[1] * 2]], pa.list_(pa.list_(pa.int8(), 2))), List(List(Value("int8"), length=3))),
     ],
     ids=lambda it: str(getattr(it, "type", it)),
 )
-def test_structs_that_become_nothing_are_refused(tmp_path: Path, values: pa.Array, feature: Any) -> None:
+def test_structs_and_lists_that_become_nothing_are_refused(tmp_path: Path, values: pa.Array, feature: Any) -> None:
     ds = fb.load_dataset(file_of(tmp_path, values), split="train")
     with pytest.raises(fb.SettingError, match="column `x` cannot be cast to `"):
         ds.cast({"x": feature})

@@ -34,6 +34,7 @@ use crate::forms::{Form, Request};
 use crate::image::ImageSettings;
 use crate::plan::BatchSlice;
 use crate::plan::seed::{Key, Purpose};
+use crate::selection::unknown_column;
 use crate::stream::Room;
 
 /// How to transform batches.
@@ -250,10 +251,15 @@ fn unfit(error: &ArrowError) -> Fault {
 }
 
 fn index_of(schema: &Schema, name: &str) -> Result<usize> {
-    schema.index_of(name).map_err(|_| Error::UnknownColumn {
-        column: name.to_owned(),
-        near: Vec::new(),
-        available: schema.fields().iter().map(|field| field.name().clone()).collect(),
-        hint: "",
+    schema.index_of(name).map_err(|_| {
+        let mut unknown = unknown_column(name.to_owned(), name, schema);
+        let column = name.split_once('.').and_then(|(column, _)| schema.field_with_name(column).ok());
+        if let Error::UnknownColumn { near, hint, .. } = &mut unknown
+            && column.is_some_and(|field| field.data_type().is_nested())
+        {
+            near.clear();
+            *hint = "; `ds.sql(\"SELECT x['y'] AS y FROM dataset\")` makes a column of a field of a struct";
+        }
+        unknown
     })
 }

@@ -533,7 +533,7 @@ fn misfit(
 }
 
 /// Returns an [`Error::UnknownColumn`] with the names most similar to `name`.
-pub(crate) fn unknown_column(shown: String, name: &str, schema: &SchemaRef) -> Error {
+pub(crate) fn unknown_column(shown: String, name: &str, schema: &Schema) -> Error {
     const NEAR_ENOUGH: f64 = 0.5;
     let lower = name.to_lowercase();
     let mut near: Vec<(f64, &String)> = schema

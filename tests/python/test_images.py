@@ -495,7 +495,7 @@ def test_what_contradicts_decoding_is_refused(photos: tuple[fb.Dataset, list[byt
     ds = photos[0]
     with pytest.raises(fb.TensorError, match="`id` of type `Int64`.*images are binary"):
         ds.to_torch(8, decode={"id": fb.Image(size=8)})
-    with pytest.raises(fb.ColumnNotFoundError, match="images"):
+    with pytest.raises(fb.ColumnNotFoundError, match="no column `images`; did you mean `image`"):
         ds.to_torch(8, decode={"images": fb.Image(size=8)})
     with pytest.raises(fb.SettingError, match="forms: column `image` is padded or decoded"):
         ds.to_torch(8, decode={"image": fb.Image(size=8)}, forms={"image.bytes": "ragged"})

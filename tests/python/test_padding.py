@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -188,6 +189,8 @@ def test_what_contradicts_padding_is_refused(ds: fb.Dataset) -> None:
     for padding in (True, fb.Pad(mask=None), fb.Pad(columns=[])):
         with pytest.raises(fb.SettingError, match="no column is a list of numbers"):
             batches_of(ds.select_columns("id"), padding)
+    with pytest.raises(fb.ColumnNotFoundError, match="no column `input_idz`; did you mean `input_ids`"):
+        batches_of(ds, fb.Pad(columns=["input_idz"]))
     with pytest.raises(fb.TensorError, match="only lists of numbers are padded"):
         batches_of(ds, fb.Pad(columns=["id"]))
     with pytest.raises(fb.ColumnNotFoundError, match="nothing"):
@@ -206,6 +209,16 @@ def test_lists_of_one_length_are_padded_only_by_name(tmp_path: Path) -> None:
         ds.to_torch(2, padding=True)
     (batch,) = ds.to_torch(2, padding=fb.Pad(columns=["v"]))
     assert batch["v"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_query_gives_a_field_of_a_struct_a_name(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2], "s": [{"v": [1]}, {"v": [1, 2]}]}), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path / "x.parquet", split="train")
+    says = "no column `s.v`; the dataset has `id`, `s`; `ds.sql(\"SELECT x['y'] AS y FROM dataset\")` makes a column of"
+    with pytest.raises(fb.ColumnNotFoundError, match=re.escape(says)):
+        ds.to_torch(2, padding=fb.Pad(columns=["s.v"]))
+    (batch,) = ds.sql("SELECT s['v'] AS w FROM dataset").to_torch(2, padding=fb.Pad(columns=["w"]))
+    assert batch["w"].tolist() == [[1, 0], [1, 2]]
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,12 @@ class _RefusedError(SettingError, AttributeError):
     """A method that a dataset has and one with functions does not; `hasattr` is false."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SettingError, self.args
+        # Pickled by a function, as the class is not where its name says.
+        return _refused, self.args
+
+
+def _refused(message: str) -> _RefusedError:
+    return _RefusedError(message)
 
 
 # In tracebacks, it is what users catch.
@@ -155,7 +160,7 @@ class MappedDataset:
 
     def __getattr__(self, name: str) -> Any:
         if name in REFUSED:
-            raise _RefusedError(f"{name}: the dataset has functions; {REFUSED[name]}")
+            raise _refused(f"{name}: the dataset has functions; {REFUSED[name]}")
         raise familiar.missing(self, "a dataset with functions", name, familiar.BEHIND_FUNCTIONS)
 
     def __repr__(self) -> str:

@@ -1,9 +1,12 @@
-//! `x = ANY(list)`.
+//! `x = ANY(list)`, and `x > ALL (SELECT ...)`.
 //!
 //! The planner makes an `array_has` of it and, in a `SELECT` list, asks for its type at once, before values are known
 //! or bound. So it is planned as a function that accepts anything, and its [values are compared one by
 //! one](crate::selection::literals) if they are known. If not, the result is NULL, as for `IN`, if the value is not in
 //! the list but a NULL is: `array_has` would return false.
+//!
+//! Of a comparison with a subquery, the engine makes `EXISTS (SELECT ... WHERE x > y)`, with `x` of the row around it. If
+//! both have one name, as in `a > ALL (SELECT a FROM dataset)`, it compares `y` with itself. So `y` gets another name.
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -11,11 +14,13 @@ use std::sync::{Arc, LazyLock};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, OffsetSizeTrait};
 use arrow_schema::DataType;
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Result as PlanResult, exec_err, utils::take_function_args};
 use datafusion::functions_nested::expr_fn::array_has;
-use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::expr::{ScalarFunction, SetComparison};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, LogicalPlan, LogicalPlanBuilder, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Subquery, Volatility,
 };
 
 /// The name of the function, which nobody writes.
@@ -39,6 +44,26 @@ pub(crate) fn is_member(list: &Expr, value: &Expr) -> Expr {
     });
     let found = array_has(list.clone(), value.clone());
     Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(&UNKNOWN), vec![found, list.clone()]))
+}
+
+/// Names the values of compared subqueries apart from the columns of the rows around them.
+pub(super) fn with_values_apart(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
+    let apart = plan.transform_up_with_subqueries(|node| {
+        node.map_expressions(|expr| {
+            expr.transform_up(|part| {
+                let Expr::SetComparison(compared) = part else { return Ok(Transformed::no(part)) };
+                let subquery = named_apart(compared.subquery)?;
+                Ok(Transformed::yes(Expr::SetComparison(SetComparison { subquery, ..compared })))
+            })
+        })
+    })?;
+    Ok(apart.data)
+}
+
+fn named_apart(subquery: Subquery) -> PlanResult<Subquery> {
+    let values = subquery.subquery.schema().columns().into_iter().map(|value| Expr::Column(value).alias("compared"));
+    let named = LogicalPlanBuilder::from(subquery.subquery.as_ref().clone()).project(values)?.build()?;
+    Ok(Subquery { subquery: Arc::new(named), ..subquery })
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]

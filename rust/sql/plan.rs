@@ -27,6 +27,7 @@ use datafusion::sql::sqlparser::ast;
 use sha2::{Digest, Sha256};
 
 use super::aggregates::{exact_aggregates, with_wide_means};
+use super::any::with_values_apart;
 use super::keyed::KeyedPlanner;
 use super::keys::{OrderedOnce, distinct_once};
 use super::labels::Names;
@@ -205,7 +206,7 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
         .map_data(LogicalPlan::recompute_schema)?
         .map_data(exact_aggregates)
     })?;
-    Ok(Planned { plan: told_apart(exact.data)?, state, classes })
+    Ok(Planned { plan: with_values_apart(told_apart(exact.data)?)?, state, classes })
 }
 
 /// Makes each projection differ from the one below it: if two have the same text, as in `SELECT y + 1 AS y FROM (SELECT

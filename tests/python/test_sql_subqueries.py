@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -194,6 +195,51 @@ QUERIES = {
 def test_subqueries_keep_their_rows(ds: fb.Dataset, name: str) -> None:
     sql, rows = QUERIES[name]
     assert rows_of(ds, sql, TABLES) == rows
+
+
+COMPARISONS = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def compared(value: int | None, sign: str, quantifier: str, others: list[int | None]) -> bool | None:
+    told = [None if None in (value, other) else COMPARISONS[sign](value, other) for other in others]
+    decides = quantifier == "ANY"
+    if decides in told:
+        return decides
+    return None if None in told else not decides
+
+
+@pytest.mark.parametrize("quantifier", ["ANY", "ALL"])
+@pytest.mark.parametrize("sign", COMPARISONS)
+def test_a_column_is_compared_with_itself_in_other_rows(tmp_path: Path, sign: str, quantifier: str) -> None:
+    numbers = [1, 2, 3, 4, 5, None]
+    pq.write_table(pa.table({"id": range(6), "a": numbers}), tmp_path / "rows.parquet", row_group_size=4)
+    ds = fb.load_dataset(tmp_path, split="train")
+    for some, others in [("id < 2", [1, 2]), ("id > 3", [5, None]), ("id = 2", [3]), ("id > 9", [])]:
+        for value, added in [("a", 0), ("a + 1", 1)]:
+            condition = f"{value} {sign} {quantifier} (SELECT a FROM dataset WHERE {some})"
+            told = [compared(n if n is None else n + added, sign, quantifier, others) for n in numbers]
+            for wanted, written in [(True, "{}"), (False, "NOT {}"), (None, "({}) IS NULL")]:
+                sql = f"SELECT id FROM dataset WHERE {written.format(condition)}"
+                rows = [row for row, is_told in enumerate(told) if is_told is wanted]
+                assert rows_of(ds, f"{sql} ORDER BY id", {}) == [(row,) for row in rows], sql
+                assert [row["id"] for row in ds.sql(sql)] == rows, sql
+
+
+def test_groups_are_compared_with_all_groups(ds: fb.Dataset) -> None:
+    sql = "SELECT k FROM dataset GROUP BY k HAVING sum(id) {} (SELECT sum(id) FROM dataset GROUP BY k) ORDER BY k"
+    assert rows_of(ds, sql.format(">= ALL"), {}) == [(2,)]
+    assert rows_of(ds, sql.format("< ANY"), {}) == [(1,)]
+    assert rows_of(ds, sql.format("<> ALL"), {}) == []
+    computed = "SELECT id FROM (SELECT id, id + 1 AS n FROM dataset) WHERE n {} (SELECT id + 1 AS n FROM dataset)"
+    assert rows_of(ds, computed.format(">= ALL"), {}) == [(3,)]
+    assert rows_of(ds, computed.format("<> ALL"), {}) == []
 
 
 REFUSED = {

@@ -568,7 +568,7 @@ fn row_numbers(num_rows: u64) -> String {
     }
 }
 
-fn near_names(near: &[String], available: &[String], owner: &str) -> String {
+pub(crate) fn near_names(near: &[String], available: &[String], owner: &str) -> String {
     const SHOWN: usize = 20;
     if !near.is_empty() {
         return format!("; did you mean `{}`?", near.join("`, `"));

@@ -586,7 +586,7 @@ fn dialects() -> Vec<Mistake> {
         filter!("big // 2 > 4", Error::Sql { .. }, ["`floor(x / y)`"]),
         filter!("text COLLATE nocase = 'x'", Error::Sql { .. }, ["`COLLATE` is not supported", "`lower(x)`"]),
         filter!("hash(text) = 1", Error::Sql { .. }, ["Invalid function 'hash'; `md5(x)` is a hash as text"]),
-        filter!("octet_length(X'00') > 5", Error::Sql { .. }, ["`length(encode(x, 'hex')) / 2`"]),
+        filter!("octet_length(X'00') > 5", Error::Sql { .. }, ["`length(encode(X'00', 'hex')) / 2`"]),
     ]
 }
 

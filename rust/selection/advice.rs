@@ -2,9 +2,7 @@
 //!
 //! [`reason`](super::reason) knows only what the engine says. Here that is read next to the text, as tokens.
 
-use std::collections::BTreeSet;
-
-use arrow_schema::{DataType, FieldRef, Schema};
+use arrow_schema::FieldRef;
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
@@ -80,30 +78,6 @@ pub(super) fn advised(text: &str, error: Error) -> Error {
     }
 }
 
-/// Adds the names of fields that are similar to one that a struct does not have.
-pub(super) fn with_fields(reason: String, schema: &Schema) -> String {
-    const MISSING: &str = " not found in struct";
-    let name = reason.strip_prefix("Field ").and_then(|name| name.strip_suffix(MISSING));
-    let Some(name) = name.map(str::to_lowercase) else { return reason };
-    let (mut names, mut pending) = (BTreeSet::new(), schema.fields().iter().collect::<Vec<_>>());
-    while let Some(field) = pending.pop() {
-        match field.data_type() {
-            DataType::Struct(fields) => {
-                names.extend(fields.iter().map(|field| field.name().as_str()));
-                pending.extend(fields);
-            }
-            DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => pending.push(item),
-            _ => {}
-        }
-    }
-    let likeness = |other: &str| normalized_levenshtein(&name, &other.to_lowercase());
-    let near = names.into_iter().filter(|other| likeness(other) >= NEAR_ENOUGH);
-    match near.max_by(|one, other| likeness(one).total_cmp(&likeness(other))) {
-        Some(near) => format!("{reason}; did you mean `{near}`?"),
-        None => reason,
-    }
-}
-
 /// Adds the column to why a text is no number.
 pub(super) fn with_column(reason: String, columns: impl Iterator<Item = FieldRef>) -> String {
     if !reason.starts_with("Cannot cast string '") {
@@ -120,6 +94,12 @@ pub(super) fn with_column(reason: String, columns: impl Iterator<Item = FieldRef
     )
 }
 
+/// Returns SQL as tokens, without spaces.
+pub(super) fn tokens_of(text: &str) -> Vec<Token> {
+    let tokens = Tokenizer::new(&GenericDialect {}, text).tokenize().unwrap_or_default();
+    tokens.into_iter().filter(|token| !matches!(token, Token::Whitespace(_))).collect()
+}
+
 /// The text as tokens, without spaces.
 struct Written {
     tokens: Vec<Token>,
@@ -127,8 +107,7 @@ struct Written {
 
 impl Written {
     fn new(text: &str) -> Self {
-        let tokens = Tokenizer::new(&GenericDialect {}, text).tokenize().unwrap_or_default();
-        Self { tokens: tokens.into_iter().filter(|token| !matches!(token, Token::Whitespace(_))).collect() }
+        Self { tokens: tokens_of(text) }
     }
 
     /// Returns a better reason than the engine's, if there is one.
@@ -175,7 +154,8 @@ impl Written {
         if reason.starts_with("Expected: ") || reason.starts_with("Unexpected") {
             return self.instead_of_syntax(reason).map(with);
         }
-        self.instead_of_call(reason).or_else(|| self.instead_of_types(reason).map(with))
+        let instead = self.instead_of_call(reason).or_else(|| self.instead_of_number(reason));
+        instead.or_else(|| self.instead_of_types(reason).map(with))
     }
 
     /// Advises on text that cannot be parsed.
@@ -275,6 +255,15 @@ impl Written {
             let instead = "`array_to_string(x, ',')` makes a text of a list";
             return Some(format!("{before}`{shown}` takes text, and got a list; {instead}"));
         }
+        if given == "Binary" || given == "LargeBinary" {
+            let value = written.as_ref().map_or("x".into(), |(_, all)| first(all));
+            let instead = match name {
+                "octet_length" => format!("`length(encode({value}, 'hex')) / 2` counts its bytes"),
+                "bit_length" => format!("`length(encode({value}, 'hex')) * 4` counts its bits"),
+                _ => "`CAST(x AS VARCHAR)` makes text of it, `encode(x, 'hex')` its digits".into(),
+            };
+            return Some(format!("{before}`{shown}` takes text, and got binary; {instead}"));
+        }
         if !is_plain(given) {
             return None;
         }
@@ -292,6 +281,31 @@ impl Written {
             _ => "CAST(x AS VARCHAR)".into(),
         };
         Some(format!("{before}`{shown}` takes text, and got {given}; write `{instead}`"))
+    }
+
+    /// Returns why a function of numbers does not take what it gets, without its signatures.
+    fn instead_of_number(&self, reason: &str) -> Option<String> {
+        let (before, errors) = reason.split_once("Function '")?;
+        let name = errors.split('\'').next()?;
+        let signatures = errors.split(" requires ").skip(1).filter_map(|one| one.split_once(", but received "));
+        let (taken, given): (Vec<&str>, Vec<&str>) = signatures.unzip();
+        let given = given.first()?.split(" (DataType").next()?;
+        let are = |names: &[&str], one: &&str| names.iter().any(|name| one.starts_with(name));
+        if !taken.iter().any(|one| are(&["Decimal", "Float"], one))
+            || !taken.iter().all(|one| are(&["Decimal", "Float", "Int", "UInt", "Duration"], one))
+        {
+            return None;
+        }
+        let all = self.arguments(&[name]).map_or_else(String::new, |(_, all)| all);
+        let value = first(all.trim_start_matches("DISTINCT "));
+        let instead = match given.split('(').next()? {
+            "String" | "Boolean" => format!("; write `{name}(CAST({value} AS DOUBLE))`"),
+            "Timestamp" | "Date" if ["avg", "median"].contains(&name) => {
+                format!("; write `to_timestamp({name}(date_part('epoch', {value})))`")
+            }
+            _ => String::new(),
+        };
+        Some(format!("{before}`{name}` takes numbers, and got {given}{instead}"))
     }
 
     /// Advises on a function that does not exist.

@@ -17,6 +17,7 @@ mod compared;
 pub(crate) mod constants;
 mod digits;
 pub(crate) mod evaluate;
+mod fields;
 pub(crate) mod floats;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;

@@ -30,12 +30,20 @@ const HINTS: [(&str, &str); 20] = [
         "; give each table a name of its own, and name each column once in CUBE, ROLLUP and GROUPING SETS",
     ),
     ("which would be ambiguous", "; give one of the two columns another name, as in `SELECT k AS other`"),
-    ("requires String, but received Binary", "; `length(encode(x, 'hex')) / 2` counts the bytes of binary"),
+    (
+        "table function 'unnest' not found",
+        "; `unnest` is a column: `SELECT id, unnest(l) AS x FROM dataset`, and in FROM `(SELECT id, unnest(l) AS x FROM \
+         dataset) q`",
+    ),
 ];
 
 /// What the engine calls subqueries that it cannot run.
 const OF_ENGINE: [&str; 4] =
     ["Physical plan does not support logical expression", "__correlated_sq", "__scalar_sq", "OuterReferenceColumn"];
+
+/// What the engine adds about binary, where functions of text refuse it; other advice does so here.
+const OF_BINARY: &str = "\n\nHint: Binary types are not automatically coerced to String. Use CAST(column AS VARCHAR) to convert \
+                         Binary data to String.";
 
 /// Functions of other dialects, and their counterparts here. The engine's guesses by spelling are not equivalent.
 const FUNCTIONS: [(&[&str], &str); 20] = [
@@ -95,8 +103,9 @@ pub(crate) fn reason(error: &DataFusionError) -> String {
         "Cast error: ",
     ];
     let text = prefixes.iter().fold(text, |text, prefix| text.strip_prefix(prefix).unwrap_or(text));
-    let text = text.trim_end_matches("\")").trim();
-    if let Some(known) = known_elsewhere(text) {
+    let text = text.trim_end_matches("\")").trim().replace(OF_BINARY, "");
+    let text = text.as_str();
+    if let Some(known) = known_elsewhere(text).or_else(|| without_offset(text)) {
         return known;
     }
     if OF_ENGINE.iter().any(|said| text.contains(said)) {
@@ -104,6 +113,20 @@ pub(crate) fn reason(error: &DataFusionError) -> String {
     }
     let hint = HINTS.iter().find(|(said, _)| text.contains(said)).map_or("", |(_, hint)| hint);
     format!("{text}{hint}")
+}
+
+/// Returns what is wrong with a time without an offset, from an error for one that is none or two of its time zone.
+fn without_offset(text: &str) -> Option<String> {
+    const IS_NO_TIME: &str = "a time that its time zone skips, or has twice, as clocks are put forward or back there";
+    if text == "Cannot cast timezone to different timezone" {
+        return Some(format!(
+            "a value is {IS_NO_TIME}; leave such rows out, or take an offset for the time zone: `x AT TIME ZONE '+01:00'`"
+        ));
+    }
+    let (_, time) = text.strip_suffix("': error computing timezone offset")?.split_once("timestamp from '")?;
+    let is_zone = |zone: &str| zone.starts_with(|first: char| first.is_alphabetic());
+    let bare = time.rsplit_once(' ').filter(|(_, zone)| is_zone(zone)).map_or(time, |(bare, _)| bare);
+    Some(format!("'{time}' is {IS_NO_TIME}; write its offset, as in '{bare}+01:00'"))
 }
 
 /// Returns the counterpart of another dialect's function, from an error for an unknown function.

@@ -31,7 +31,7 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Toke
 
 use super::passed_over::passed_over;
 pub(crate) use super::reason::reason;
-use super::{advice, apart, constants, floats, lists, literals, numbers, parser};
+use super::{advice, apart, constants, fields, floats, lists, literals, numbers, parser};
 use crate::error::{Error, Result};
 use crate::sql::{Names, Operators, Types, any, compared_in_their_unit, planned_here, rules};
 use crate::walk::{self, Walk};
@@ -503,7 +503,13 @@ pub(crate) fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) ->
         }
         return unknown;
     }
-    Error::Sql { sql: shortened(sql), reason: advice::with_fields(reason(error), schema) }
+    refused(sql, &[schema], error)
+}
+
+/// Returns an [`Error::Sql`] of SQL over tables of these schemas.
+pub(crate) fn refused(sql: &str, schemas: &[&Schema], error: &DataFusionError) -> Error {
+    let reason = reason(error);
+    Error::Sql { sql: shortened(sql), reason: fields::about_field(sql, &reason, schemas).unwrap_or(reason) }
 }
 
 /// Explains a failed coercion by the smallest part of `expr` that fails on its own.
@@ -524,12 +530,13 @@ fn misfit(
         }
     });
     let (Ok(_), Some((part, error))) = (walked, smallest) else { return explain(sql, schema, error) };
+    let why = reason(&error);
+    if let Some(reason) = fields::about_field(sql, &why, &[schema]) {
+        return Error::Sql { sql: shortened(sql), reason };
+    }
     let place = part.column_refs().into_iter().filter_map(|column| column.spans.first()).map(|span| span.start).min();
     let place = place.map_or(String::new(), |at| format!(" at line {}, column {}", at.line, at.column));
-    Error::Sql {
-        sql: shortened(sql),
-        reason: format!("`{part}`{place}: {}", advice::with_fields(reason(&error), schema)),
-    }
+    Error::Sql { sql: shortened(sql), reason: format!("`{part}`{place}: {why}") }
 }
 
 /// Returns an [`Error::UnknownColumn`] with the names most similar to `name`.

@@ -47,6 +47,8 @@ const DISTINCT: &str = "a subquery with DISTINCT, or GROUP BY without an aggrega
                         by other than `column = ...`; leave DISTINCT to the outer query";
 const VALUE: &str = "a subquery uses a column of the rows around it outside WHERE; write it in a condition there, or \
                      outside the subquery";
+const UNNEST: &str = "`unnest` takes columns only of the table that its own SELECT reads; write it as a column there: \
+                      `SELECT id, unnest(l) AS x FROM dataset`, and in FROM `(SELECT id, unnest(l) AS x FROM dataset) q`";
 
 /// Where a subquery stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +135,8 @@ fn refused_below(plan: &LogicalPlan, kind: Kind, is_counted: bool) -> PlanResult
             let is_constant = |expr: &Expr| !expr.any_column_refs();
             (is_table && has_total(&projection.input) && projection.expr.iter().any(is_constant)).then_some(CONSTANT)
         }
-        LogicalPlan::SubqueryAlias(_) | LogicalPlan::Unnest(_) => None,
+        LogicalPlan::SubqueryAlias(_) => None,
+        LogicalPlan::Unnest(unnest) => unnest.input.contains_outer_reference().then_some(UNNEST),
         LogicalPlan::Limit(limit) => match limit.get_skip_type()? {
             SkipType::Literal(0) if is_counted => None,
             _ => Some(if kind == Kind::Rows { OFFSET } else { LIMIT }),

@@ -409,7 +409,12 @@ fn explain(text: &str, dataset: &Dataset, request: &Request, error: &DataFusionE
     if request.tables.is_empty() {
         return sql::explain(text, dataset.schema(), error);
     }
-    Error::Sql { sql: sql::shortened(text), reason: sql::reason(error) }
+    let schemas = request.tables.values().map(|table| match table {
+        Table::Dataset(dataset) => dataset.schema().as_ref(),
+        Table::Batches(schema, _) => schema.as_ref(),
+    });
+    let schemas: Vec<&Schema> = std::iter::once(dataset.schema().as_ref()).chain(schemas).collect();
+    sql::refused(text, &schemas, error)
 }
 
 /// Returns a line of text that differs for different values.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,6 +27,8 @@ ROWS = {
     "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
     "emb": pa.array([[1.0, 2.0]] * 3, pa.list_(pa.float32(), 2)),
     "messages": [[{"role": "user"}]] * 3,
+    "bytes": [b"a"] * 3,
+    "at": pa.array([dt.datetime(2024, 7, 1, tzinfo=dt.UTC)] * 3, pa.timestamp("us", "Europe/Berlin")),
 }
 
 
@@ -294,7 +297,19 @@ FILTERS = [
     ("cat IN 'a'", "`IN ('a')`"),
     ("tags = 't1'", "`array_has(tags, 't1')`, or `'t1' = ANY(tags)`"),
     ("emb = 3", "`array_has(emb, 3)`"),
-    ("meta['sorce'] = 'web'", "did you mean `source`?"),
+    ("meta['sorce'] = 'web'", "`meta` has no field `sorce`; did you mean `source`?"),
+    ("meta.geo.lot > 1", "`meta.geo` has no field `lot`; did you mean `lat`?"),
+    ("meta.geo.height > 1", "`meta.geo` has no field `height`; it has `lat`"),
+    ("messages[1]['roll'] = 'user'", "`messages[1]` has no field `roll`; did you mean `role`?"),
+    ("f.x > 1", "`f` is Float64, and has no field `x`"),
+    ("octet_length(bytes) > 1", "`octet_length` takes text, and got binary; `length(encode(bytes, 'hex')) / 2` counts"),
+    ("upper(bytes) = 'A'", "`upper` takes text, and got binary; `CAST(x AS VARCHAR)` makes text of it"),
+    ("substr(bytes, 1, 2) = 'A'", "`substr` takes text, and got binary; `CAST(x AS VARCHAR)` makes text of it"),
+    ("round(at) > 1", '`round` takes numbers, and got Timestamp(µs, "Europe/Berlin")'),
+    ("at < '2024-03-31 02:30:00'", "skips, or has twice, as clocks are put forward or back there; write its offset"),
+    ("at = '2024-10-27 02:30:00'", "as in '2024-10-27 02:30:00+01:00'"),
+    ("at < '2024-03-31 02:30:00 Europe/Berlin'", "as in '2024-03-31 02:30:00+01:00'"),
+    ("TIMESTAMP '2024-03-31 02:30:00' AT TIME ZONE 'Europe/Berlin' < at", "`x AT TIME ZONE '+01:00'`"),
     ("meta['geo'].lat > 1", "`meta['geo']['lat']`"),
     ("messages[1].role = 'user'", "`messages[1]['role']`"),
     ("cat = 'a", "; a quote within text is written twice, `'it''s'`"),
@@ -312,7 +327,57 @@ def test_a_refusal_says_what_to_write(ds: fb.Dataset, written: str, instead: str
             make()
         said = str(refused.value)
         assert instead in said
-        assert not any(noise in said for noise in ["Ident {", "TokenizerError", "leave out"])
+        assert not any(noise in said for noise in ["Ident {", "TokenizerError", "leave out", "Hint:", "get_field("])
+
+
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [
+        ("avg(at)", "`to_timestamp(avg(date_part('epoch', at)))`"),
+        ("median(at)", "`to_timestamp(median(date_part('epoch', at)))`"),
+        ("sum(DISTINCT cat)", "`sum(CAST(cat AS DOUBLE))`"),
+        ("avg(flag)", "`avg(CAST(flag AS DOUBLE))`"),
+        ("sum(bytes)", "got Binary"),
+        ("avg(tags)", "got List(String)"),
+    ],
+)
+def test_aggregates_of_numbers_refuse_others(ds: fb.Dataset, call: str, instead: str) -> None:
+    with pytest.raises(fb.QueryError) as refused:
+        ds.query(f"SELECT {call} AS x FROM dataset")
+    said = str(refused.value)
+    assert f"`{call.split('(')[0]}` takes numbers, and got" in said
+    assert instead in said
+    assert "planning" not in said
+
+
+def test_what_is_advised_instead_of_an_average_of_times_runs(ds: fb.Dataset) -> None:
+    assert values(ds, "to_timestamp(avg(date_part('epoch', at)))") == [dt.datetime(2024, 7, 1)]
+    assert values(ds, "avg(CAST(flag AS DOUBLE))") == [0.5]
+    assert [row["id"] for row in ds.filter("at < '2024-03-31 02:30:00+01:00'")] == []
+    with pytest.raises(pa.ArrowInvalid, match="skips, or has twice"):
+        values(ds, "CAST('2024-03-31 02:30:0' || id AS TIMESTAMP) AT TIME ZONE 'Europe/Berlin'")
+    there = values(ds, "CAST('2024-03-31 02:30:0' || id AS TIMESTAMP) AT TIME ZONE '+01:00'")
+    assert there[0] == dt.datetime(2024, 3, 31, 1, 30, tzinfo=dt.UTC)
+
+
+SHADOWED = [
+    "SELECT f.id FROM dataset f WHERE EXISTS (SELECT 1 FROM dataset e WHERE e.cat = f.cat AND e.id < f.id)",
+    "SELECT id, (SELECT count(*) FROM dataset e WHERE e.cat = f.cat) AS n FROM dataset AS f",
+    "SELECT id FROM f WHERE EXISTS (SELECT 1 FROM dataset e WHERE e.id = f.id)",
+    "SELECT id FROM dataset meta WHERE EXISTS (SELECT 1 FROM dataset e WHERE e.id = meta.id)",
+]
+
+
+@pytest.mark.parametrize("written", SHADOWED)
+def test_a_table_that_is_named_as_a_column_is_to_be_named_otherwise(ds: fb.Dataset, written: str) -> None:
+    tables = {"f": {"id": [1]}} if " FROM f " in written else {}
+    with pytest.raises(fb.QueryError, match="give the table another name, as in `FROM dataset t1`"):
+        ds.query(written, tables=tables)
+
+
+def test_fields_of_side_tables_are_named(ds: fb.Dataset) -> None:
+    with pytest.raises(fb.QueryError, match="`pair` has no field `lift`; did you mean `left`?"):
+        ds.query("SELECT t.pair.lift FROM t", tables={"t": pa.table({"pair": [{"left": 1, "right": 2}]})})
 
 
 @pytest.mark.parametrize("written", ["a > 1 LIMIT 3", "a > 1;", "WHERE a > 1", "a > 1 ORDER BY a"])

@@ -317,6 +317,19 @@ REFUSED = {
         "SELECT id FROM dataset d WHERE EXISTS (SELECT 1 FROM t JOIN l ON l.k = d.id)",
         "outside WHERE",
     ),
+    "a list beside": ("SELECT id, x FROM dataset, unnest(make_array(k)) AS q(x)", "takes columns only of the table"),
+    "a list beside, joined": (
+        "SELECT id, x FROM dataset CROSS JOIN UNNEST(make_array(k)) AS q(x)",
+        r"`SELECT id, unnest\(l\) AS x FROM dataset`",
+    ),
+    "a list around": (
+        "SELECT id FROM dataset d WHERE EXISTS (SELECT 1 FROM unnest(make_array(d.k)) q(x) WHERE x = 2)",
+        "takes columns only of the table",
+    ),
+    "a list of each row": (
+        "SELECT id, x FROM dataset d, LATERAL unnest(make_array(d.k)) q(x)",
+        r"`SELECT id, unnest\(l\) AS x FROM dataset`",
+    ),
     "a column that a subquery hides": (
         "SELECT id FROM dataset d WHERE EXISTS (SELECT 1 FROM (SELECT v FROM t WHERE t.k = d.id) q WHERE q.v > 10)",
         r"WHERE q\.k = d\.id",

@@ -128,20 +128,31 @@ fn bare(expr: Expr) -> Expr {
 
 /// Returns an expression that only casts a column, or takes a field or an item out of it, without the function of
 /// [`canonical_floats`]: what is not compared keeps the sign of its zeros, as a whole column does. `None` for any
-/// other.
-pub(crate) fn handed_on(expr: &Expr) -> Option<Expr> {
-    let inside = |expr: &Expr| if matches!(expr, Expr::Column(_)) { Some(expr.clone()) } else { handed_on(expr) };
+/// other, such as a cast to text, in which a sign would be compared.
+pub(crate) fn handed_on(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
+    let inside = |expr: &Expr| match expr {
+        Expr::Column(_) => Some(expr.clone()),
+        other => handed_on(other, schema),
+    };
+    let stay = |from: &Expr| {
+        let (from, to) = (from.get_type(schema).ok()?, expr.get_type(schema).ok()?);
+        (!has_floats(&from) || is_of_floats(&to)).then_some(())
+    };
     match expr {
-        Expr::Alias(alias) => handed_on(&alias.expr),
+        Expr::Alias(alias) => handed_on(&alias.expr, schema),
         Expr::Cast(cast) => {
+            stay(&cast.expr)?;
             let mut cast = cast.clone();
             *cast.expr = inside(&cast.expr)?;
             Some(Expr::Cast(cast))
         }
-        Expr::ScalarFunction(call) if call.name() == Form::Canonical.name() => handed_on(call.args.first()?),
+        Expr::ScalarFunction(call) if call.name() == Form::Canonical.name() => handed_on(call.args.first()?, schema),
         Expr::ScalarFunction(call) if CASTING.contains(&call.name()) || TAKING.contains(&call.name()) => {
             if !call.args.iter().skip(1).all(|argument| matches!(argument, Expr::Literal(_, _))) {
                 return None;
+            }
+            if CASTING.contains(&call.name()) {
+                stay(call.args.first()?)?;
             }
             let mut call = call.clone();
             let value = call.args.first_mut()?;
@@ -149,6 +160,17 @@ pub(crate) fn handed_on(expr: &Expr) -> Option<Expr> {
             Some(Expr::ScalarFunction(call))
         }
         _ => None,
+    }
+}
+
+/// Returns whether all values of a type are floats, at any depth.
+fn is_of_floats(data_type: &DataType) -> bool {
+    use DataType::{Dictionary, FixedSizeList, LargeList, List, Struct};
+    match data_type {
+        List(item) | LargeList(item) | FixedSizeList(item, _) => is_of_floats(item.data_type()),
+        Struct(fields) => fields.iter().all(|field| is_of_floats(field.data_type())),
+        Dictionary(_, values) => is_of_floats(values),
+        other => other.is_floating(),
     }
 }
 

@@ -398,6 +398,13 @@ def test_a_cast_keeps_the_sign_of_zero(tmp_path: Path, stored: pa.DataType, dtyp
         assert len(ds.filter("x = 0")) == len(ds.filter("x >= 0")) == 2
 
 
+def test_a_cast_to_text_knows_one_zero(tmp_path: Path) -> None:
+    path = file_of(tmp_path, pa.array([-0.0, 0.0, 1.0]))
+    ds = fb.load_dataset(path, split="train").cast_column("x", Value("string"))
+    assert [row["x"] for row in ds] == ["0.0", "0.0", "1.0"]
+    assert len(ds.filter("x = '0.0'")) == 2
+
+
 @pytest.mark.parametrize("unit", ["ms", "us"])
 def test_zones_are_those_of_datasets_where_files_have_another_unit(tmp_path: Path, unit: str) -> None:
     day = dt.datetime(2024, 7, 1, 23, 30)

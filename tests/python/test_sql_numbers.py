@@ -570,6 +570,23 @@ def test_fields_and_items_keep_the_sign_of_zero_as_columns_do(tmp_path: Path, pa
         assert str([row["y"] for row in ours.sql("SELECT x * 2.0 AS y FROM dataset")]) == "[0.0, 0.0, -3.0]"
 
 
+@pytest.mark.parametrize("part", ["f", "s['f']", "l[1]"])
+def test_text_of_zero_has_no_sign(tmp_path: Path, part: str) -> None:
+    values = [-0.0, 0.0, -1.5]
+    ds = dataset(tmp_path, {"id": [0, 1, 2], "f": values, "s": [{"f": f} for f in values], "l": [[f] for f in values]})
+    texts = ["0.0", "0.0", "-1.5"]
+    for cast in (f"CAST({part} AS VARCHAR)", f"arrow_cast({part}, 'LargeUtf8')", f"{part} || ''"):
+        ours = ds.sql(f"SELECT id, {cast} AS x FROM dataset")
+        assert [row["x"] for row in ours] == texts
+        assert ids_of(ours.filter("x = '0.0'")) == ids_of(ds.filter(f"{cast} = '0.0'")) == [0, 1]
+        assert rows_of(ours.query("SELECT x, count(*) AS n FROM dataset GROUP BY x ORDER BY n")) == [
+            ("-1.5", 1),
+            ("0.0", 2),
+        ]
+    lists = ds.sql("SELECT id, arrow_cast(l, 'List(Utf8)') AS x FROM dataset")
+    assert [row["x"] for row in lists] == [[text] for text in texts]
+
+
 def test_floats_of_other_tables_are_compared_like_those_of_the_dataset(tmp_path: Path) -> None:
     ds = dataset(tmp_path, {"id": [0, 1, 2], "f": [NAN, 0.0, 7.0]})
     side = {"k": np.array([NEGATIVE_NAN, -0.0]), "n": [1, 2], "l": [[float(NEGATIVE_NAN)], [-0.0]]}

@@ -3,7 +3,7 @@
 use datafusion::common::DataFusionError;
 
 /// Advice on errors of values, and on syntax of other dialects.
-const HINTS: [(&str, &str); 20] = [
+const HINTS: [(&str, &str); 25] = [
     ("Divide by zero", "; divide by `nullif(x, 0)` to leave such rows out"),
     ("Overflow happened", "; cast to a wider type, such as `CAST(x AS DECIMAL(38, 0))`"),
     ("comparison operation Boolean", "; a Boolean is a condition of its own: write `x` or `NOT x`"),
@@ -35,7 +35,19 @@ const HINTS: [(&str, &str); 20] = [
         "; `unnest` is a column: `SELECT id, unnest(l) AS x FROM dataset`, and in FROM `(SELECT id, unnest(l) AS x FROM \
          dataset) q`",
     ),
+    ("exceeds the representable i64 range", MICROSECONDS),
+    ("out of range after truncating", MICROSECONDS),
+    ("is not a time that Timestamp(ns", MICROSECONDS),
+    ("in InSubquery", "; cast one of the two to the type of the other, as in `arrow_cast(x, 'Time64(Microsecond)')`"),
+    ("comparison operation LargeBinary", "; cast one of the two, as in `arrow_cast(x, 'LargeBinary')`"),
 ];
+
+/// How to go beyond the years that nanoseconds hold.
+const MICROSECONDS: &str = "; nanoseconds hold the years 1677 to 2262; write `CAST(x AS TIMESTAMP(6))` for microseconds, \
+                            also where two columns are compared or joined";
+
+/// What the engine says of a function whose values have no common type.
+const OF_NO_TYPE: [&str; 2] = ["Fail to find the coerced type", "Cannot find a common type for arguments to"];
 
 /// What the engine calls subqueries that it cannot run.
 const OF_ENGINE: [&str; 4] =
@@ -105,7 +117,7 @@ pub(crate) fn reason(error: &DataFusionError) -> String {
     let text = prefixes.iter().fold(text, |text, prefix| text.strip_prefix(prefix).unwrap_or(text));
     let text = text.trim_end_matches("\")").trim().replace(OF_BINARY, "");
     let text = text.as_str();
-    if let Some(known) = known_elsewhere(text).or_else(|| without_offset(text)) {
+    if let Some(known) = known_elsewhere(text).or_else(|| without_offset(text)).or_else(|| without_type(text)) {
         return known;
     }
     if OF_ENGINE.iter().any(|said| text.contains(said)) {
@@ -127,6 +139,17 @@ fn without_offset(text: &str) -> Option<String> {
     let is_zone = |zone: &str| zone.starts_with(|first: char| first.is_alphabetic());
     let bare = time.rsplit_once(' ').filter(|(_, zone)| is_zone(zone)).map_or(time, |(bare, _)| bare);
     Some(format!("'{time}' is {IS_NO_TIME}; write its offset, as in '{bare}+01:00'"))
+}
+
+/// Returns what is wrong with a function whose values have no common type.
+fn without_type(text: &str) -> Option<String> {
+    if !OF_NO_TYPE.iter().any(|said| text.contains(said)) {
+        return None;
+    }
+    let (call, _) = text.split_once("argument types '")?.1.split_once("'.")?;
+    Some(format!(
+        "`{call}` has values without a common type; cast them to one, as in `arrow_cast(x, 'Time64(Microsecond)')`"
+    ))
 }
 
 /// Returns the counterpart of another dialect's function, from an error for an unknown function.

@@ -113,6 +113,33 @@ def test_functions_of_text_refuse_lists_and_structs(ds: fb.Dataset, call: str, i
     assert instead in str(refused.value)
 
 
+def test_values_without_a_common_type_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    times, letters = [dt.time(1), dt.time(2)], [b"abc", b"xyz"]
+    columns = {"ms": pa.array(times, pa.time32("ms")), "us": pa.array(times, pa.time64("us")), "id": [0, 1]}
+    columns |= {"b": pa.array(letters), "large": pa.array(letters, pa.large_binary())}
+    columns |= {"fixed": pa.array(letters, pa.binary(3)), "at": pa.array([0, 1 << 60], pa.timestamp("us"))}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    ds, side = fb.load_dataset(tmp_path, split="train"), {"day": [dt.date(1970, 1, 1), dt.date(9999, 1, 1)]}
+    for condition, said in {
+        "coalesce(ms, us) = us": r"`coalesce\(Time32\(ms\), Time64\(µs\)\)` has values without a common type; cast",
+        "greatest(ms, us) = us": r"`greatest\(Time32\(ms\), Time64\(µs\)\)` has values without a common type; cast",
+        "coalesce(b, large) = b": r"`coalesce\(Binary, LargeBinary\)` has values without a common type; cast",
+        "large = fixed": "cast one of the two",
+        "ms IN (SELECT us FROM dataset)": "cast one of the two",
+        "at IN (SELECT day FROM s)": "write `CAST\\(x AS TIMESTAMP\\(6\\)\\)`",
+    }.items():
+        with pytest.raises(fb.QueryError, match=said):
+            len(ds.sql(f"SELECT id FROM dataset WHERE {condition}", tables={"s": side}))
+    for condition in (
+        "coalesce(arrow_cast(ms, 'Time64(Microsecond)'), us) = us",
+        "arrow_cast(fixed, 'LargeBinary') = large",
+        "arrow_cast(ms, 'Time64(Microsecond)') IN (SELECT us FROM dataset)",
+    ):
+        assert len(ds.sql(f"SELECT id FROM dataset WHERE {condition}")) == 2, condition
+    near = "SELECT id FROM dataset WHERE at IN (SELECT CAST(day AS TIMESTAMP(6)) FROM s)"
+    assert list(ds.sql(near, tables={"s": side})) == [{"id": 0}]
+
+
 def test_an_aggregate_of_text_refuses_lists(ds: fb.Dataset) -> None:
     with pytest.raises(fb.QueryError, match="`string_agg` is for text, and `tags` is a list"):
         ds.query("SELECT string_agg(tags, ',') FROM dataset")

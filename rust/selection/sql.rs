@@ -369,9 +369,12 @@ pub(crate) fn session() -> &'static SessionState {
         let builder = SessionStateBuilder::new().with_config(config).with_default_features();
         let builder = builder.with_optimizer_rules(rules::logical()).with_physical_optimizer_rules(rules::physical());
         let mut state = builder.with_type_planner(Arc::new(Types)).build();
-        for function in crate::sql::vector_functions().iter().chain([crate::sql::cast_function(), &any::function()]) {
-            // The name is still unused, and nothing else can fail.
-            drop(state.register_udf(Arc::clone(function)));
+        let own = [Arc::clone(crate::sql::cast_function()), any::function()]
+            .into_iter()
+            .chain(crate::sql::functions_of_time());
+        for function in crate::sql::vector_functions().iter().cloned().chain(own) {
+            // Nothing can fail, as a session takes functions.
+            drop(state.register_udf(function));
         }
         // It is added to a list, which cannot fail.
         drop(state.register_expr_planner(Arc::new(Operators)));

@@ -25,6 +25,7 @@ mod carry;
 mod casts;
 mod choices;
 mod correlated;
+mod distant;
 mod fence;
 mod firsts;
 mod function;
@@ -67,6 +68,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast};
 
 use self::carry::{Carried, carry, is_ordered, may_repeat_rows};
 pub(crate) use self::casts::function as cast_function;
+pub(crate) use self::distant::functions as functions_of_time;
 pub use self::function::{Function, FunctionBody};
 pub(crate) use self::labels::Names;
 pub(crate) use self::moments::compared_in_their_unit;

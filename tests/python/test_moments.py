@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import operator
+import zoneinfo
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -344,3 +345,72 @@ def test_days_and_moments_of_two_columns_are_compared(unit, zone, tmp_path):
     distinct = [(day is None) != (at is None) or (day is not None and _midnight(day) != at) for day, at in pairs]
     assert _listed(ds, "day IS DISTINCT FROM at") == distinct
     assert _listed(ds, "at IS NOT DISTINCT FROM day") == [not differ for differ in distinct]
+
+
+STARTS: dict[str, Callable[[dt.datetime], dt.datetime]] = {
+    "minute": lambda at: at.replace(second=0),
+    "hour": lambda at: at.replace(minute=0, second=0),
+    "day": lambda at: _midnight(at.date()),
+    "week": lambda at: _midnight(at.date()) - dt.timedelta(at.weekday()),
+    "month": lambda at: _midnight(at.date().replace(day=1)),
+    "quarter": lambda at: _midnight(at.date().replace(day=1, month=(at.month - 1) // 3 * 3 + 1)),
+    "year": lambda at: _midnight(at.date().replace(day=1, month=1)),
+}
+SPREAD = [
+    dt.datetime(year, 8, 30, 13, 45, 59) for year in (4, 1500, 1676, 1677, 1769, 1969, 2024, 2170, 2262, 2400, 9999)
+]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_moments_of_any_year_are_truncated_and_binned(unit, zone, tmp_path):
+    at = pa.array([*SPREAD, None], pa.timestamp(unit)).cast(pa.timestamp(unit, zone))
+    pq.write_table(pa.table({"at": at, "id": range(len(at))}), tmp_path / "rows.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    zero = dt.datetime(1970, 1, 1)
+
+    def is_computed(call: str, start: Callable[[dt.datetime], dt.datetime]) -> None:
+        starts = [start(moment) for moment in SPREAD]
+        found = pa.table(ds.sql(f"SELECT {call} AS x FROM dataset"))["x"]
+        assert found.type == pa.table(ds).schema.field("at").type
+        assert found.cast(pa.timestamp("us")).to_pylist() == [*starts, None], call
+        assert _ids(ds, f"{call} < '1800-01-01'") == [row for row, it in enumerate(starts) if it.year < 1800]
+        assert _ids(ds, f"{call} IS NULL") == [len(SPREAD)]
+
+    for part, start in STARTS.items():
+        is_computed(f"date_trunc('{part}', at)", start)
+    for stride in (dt.timedelta(minutes=7), dt.timedelta(days=5)):
+        written = f"INTERVAL '{stride.total_seconds():.0f} seconds'"
+        is_computed(f"date_bin({written}, at)", lambda moment, stride=stride: moment - (moment - zero) % stride)
+    origin = dt.datetime(2000, 1, 1, 6)
+    days = dt.timedelta(days=3)
+    is_computed(
+        f"date_bin(INTERVAL '3 days', at, TIMESTAMP '{origin}')", lambda moment: moment - (moment - origin) % days
+    )
+    is_computed("date_bin(INTERVAL '1 month', at)", STARTS["month"])
+    is_computed("date_bin(INTERVAL '3 months', at)", STARTS["quarter"])
+
+
+def test_moments_of_any_year_are_truncated_as_clocks_of_the_zone_show_them(tmp_path):
+    local = [dt.datetime(year, 7, 15, 13, 45) for year in (1500, 1900, 2024, 2262, 9998)]
+    zone = zoneinfo.ZoneInfo("Asia/Kolkata")
+    at = pa.array([moment.replace(tzinfo=zone) for moment in local], pa.timestamp("us", "Asia/Kolkata"))
+    pq.write_table(pa.table({"at": at, "id": range(len(at))}), tmp_path / "rows.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    for part in ("hour", "day", "month", "year"):
+        found = pa.table(ds.sql(f"SELECT date_trunc('{part}', at) AS x FROM dataset"))["x"]
+        instants = [it.replace(tzinfo=dt.UTC) for it in found.cast(pa.timestamp("us")).to_pylist()]
+        assert instants == [STARTS[part](moment).replace(tzinfo=zone) for moment in local]
+
+
+def test_what_nanoseconds_cannot_hold_is_an_error_that_says_what_can(tmp_path):
+    table = {"at": pa.array([dt.datetime(1677, 10, 1)], pa.timestamp("ns")), "day": [dt.date(9999, 1, 1)], "id": [0]}
+    pq.write_table(pa.table(table), tmp_path / "rows.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    for call in ("date_bin(INTERVAL '1 year', at)", "date_trunc('year', at)", "CAST(day AS TIMESTAMP)"):
+        with pytest.raises(fb.QueryError, match="write `CAST\\(x AS TIMESTAMP\\(6\\)\\)`"):
+            list(ds.sql(f"SELECT {call} AS x FROM dataset"))
+    far = ds.sql(
+        "SELECT date_trunc('year', CAST(at AS TIMESTAMP(6))) AS at, CAST(day AS TIMESTAMP(6)) AS day FROM dataset"
+    )
+    assert list(far) == [{"at": dt.datetime(1677, 1, 1), "day": dt.datetime(9999, 1, 1)}]

@@ -17,6 +17,8 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 use super::sql::session;
 use crate::walk;
 
+static DIALECT: GenericDialect = GenericDialect {};
+
 /// Names of the operators.
 const DISTINCT: &str = "IS DISTINCT FROM";
 const NOT_DISTINCT: &str = "IS NOT DISTINCT FROM";
@@ -71,10 +73,9 @@ pub(super) fn expression(text: &str) -> PlanResult<ast::ExprWithAlias> {
 }
 
 fn parser_of(text: &str) -> PlanResult<DFParser<'static>> {
-    static DIALECT: GenericDialect = GenericDialect {};
     let tokens = Tokenizer::new(&DIALECT, text).tokenize_with_location().map_err(ParserError::from)?;
     refuse_retries(&tokens)?;
-    DFParserBuilder::new(with_stand_ins(tokens))
+    DFParserBuilder::new(with_stand_ins(with_whole_numbers(tokens)?))
         .with_dialect(&DIALECT)
         .with_recursion_limit(session().config_options().sql_parser.recursion_limit.get())
         .build()
@@ -111,6 +112,54 @@ fn refuse_retries(tokens: &[TokenWithSpan]) -> PlanResult<()> {
         }
     }
     Ok(())
+}
+
+/// Makes one number of `1_000`, in which the tokenizer sees the number 1 and the name `_000`, and refuses `12abc`, which
+/// would be 12 by the name of `abc`.
+fn with_whole_numbers(tokens: Vec<TokenWithSpan>) -> PlanResult<Vec<TokenWithSpan>> {
+    let is_word = |token: &Token| matches!(token, Token::Word(word) if word.quote_style.is_none());
+    let is_number = |token: &Token| matches!(token, Token::Number(..));
+    let is_split = |pair: &[TokenWithSpan]| is_number(&pair[0].token) && is_word(&pair[1].token);
+    // White space is a token, too.
+    if !tokens.windows(2).any(is_split) {
+        return Ok(tokens);
+    }
+    let (mut made, mut rest) = (Vec::with_capacity(tokens.len()), tokens.as_slice());
+    while let [first, others @ ..] = rest {
+        let len = match others.first() {
+            Some(next) if is_number(&first.token) && is_word(&next.token) => {
+                1 + others.iter().take_while(|next| is_number(&next.token) || is_word(&next.token)).count()
+            }
+            _ => 1,
+        };
+        let (parts, after) = rest.split_at(len);
+        made.push(if len == 1 { first.clone() } else { whole_number(parts)? });
+        rest = after;
+    }
+    Ok(made)
+}
+
+/// Returns the number whose digits, with a `_` between some of them, are `parts`.
+fn whole_number(parts: &[TokenWithSpan]) -> PlanResult<TokenWithSpan> {
+    let text: String = parts.iter().map(|part| part.token.to_string()).collect();
+    let is_between_digits = |(at, _): (usize, _)| {
+        let mut around = [at.wrapping_sub(1), at + 1].into_iter().map(|at| text.as_bytes().get(at));
+        around.all(|byte| byte.is_some_and(u8::is_ascii_digit))
+    };
+    if text.match_indices('_').all(is_between_digits)
+        && let Ok(number) = Tokenizer::new(&DIALECT, &text.replace('_', "")).tokenize()
+        && let [number @ Token::Number(..)] = number.as_slice()
+    {
+        let span = parts.iter().fold(parts[0].span, |span, part| span.union(&part.span));
+        return Ok(TokenWithSpan::new(number.clone(), span));
+    }
+    let at = parts[0].span.start;
+    plan_err!(
+        "`{text}` at line {}, column {} is not a number; put a space after a number, and a name that begins with a \
+         digit in double quotes",
+        at.line,
+        at.column
+    )
 }
 
 fn with_stand_ins(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {

@@ -222,6 +222,16 @@ def test_numbers_that_are_not_compared_stay_doubles(exact: fb.Dataset) -> None:
     assert len(rows_of(joined)) == 1
 
 
+def test_digits_may_be_grouped(exact: fb.Dataset) -> None:
+    for written, number in (("1_000", 1000), ("1_0.5_0", 10.5), ("1_0e2", 1000.0), ("-1_2_3", -123)):
+        assert rows_of(exact.sql(f"SELECT {written} AS x FROM dataset WHERE id < 1_0 - 9")) == [(number,)], written
+    for wrong in ("12abc", "1__000", "1000_", "1_000x", "1e", "2024_x"):
+        for use in (lambda: exact.sql(f"SELECT {wrong} FROM dataset"), lambda: exact.filter(f"id < {wrong}")):  # noqa: B023
+            with pytest.raises(fb.QueryError, match=f"`{wrong}` at line 1, column .* is not a number"):
+                use()
+    assert exact.sql('SELECT id "2024_x", 1"y" FROM dataset').column_names == ["2024_x", "y"]
+
+
 def test_numbers_are_exact_wherever_a_query_compares_them(exact: fb.Dataset) -> None:
     side = {"k": decimals("1234567890123456.12", "1234567890123456.13"), "v": ["a", "b"]}
     literal = "1234567890123456.12"

@@ -11,15 +11,17 @@
 //!
 //! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`], [`casts`] and
 //! [`function`] are functions, [`any`] is `= ANY`, [`parameters`] are placeholders. [`aggregates`] are made exact,
-//! [`labels`] are class names, [`moments`] and [`choices`] handle distant or precise dates and times, [`keys`] and
-//! [`windows`] orders that the engine refuses, [`firsts`] first rows that do not fit in memory, [`printed`] lists that it
-//! would take for text. [`bounds`] refuses what is too deep or too large to be planned, [`correlated`] subqueries that
-//! the engine gets wrong; [`totals`] are some of these that it need not, [`missing`] those without rows, [`named_casts`]
-//! columns that it gives one name. [`rules`] are the engine's rules of optimization, [`keyed`] and [`fence`] what they
-//! may know. [`provider`] is a dataset as a table of an external DataFusion.
+//! [`labels`] are class names, [`moments`], [`choices`] and [`distant`] handle distant or precise dates and times,
+//! [`keys`] and [`windows`] orders that the engine refuses, [`firsts`] first rows that do not fit in memory,
+//! [`printed`] lists that it would take for text. [`bounds`] refuses what is too deep or too large to be planned,
+//! [`correlated`] subqueries that the engine gets wrong; [`totals`] are some of these that it need not, [`missing`]
+//! those without rows, [`named_casts`] columns that it gives one name, [`as_written`] those that a query does not name.
+//! [`rules`] are the engine's rules of optimization, [`keyed`] and [`fence`] what they may know. [`provider`] is a
+//! dataset as a table of an external DataFusion.
 
 mod aggregates;
 pub(crate) mod any;
+mod as_written;
 mod bounds;
 mod carry;
 mod casts;
@@ -227,10 +229,9 @@ impl Dataset {
             let reason = why_not.unwrap_or_else(|| "its rows are not rows of `dataset`".into());
             return Ok(Err(reason));
         };
-        let num_columns = planned.plan.schema().fields().len();
         let (mut origins, mut fields, mut attached) = (Vec::new(), Vec::new(), Vec::new());
-        let told = features::spread(self.schema());
-        for index in 0..num_columns {
+        let (told, names) = (features::spread(self.schema()), planned.names());
+        for (index, name) in names.into_iter().enumerate() {
             let (qualifier, field) = planned.plan.schema().qualified_field(index);
             let origin = match trace(&plan, index).map_err(failed)? {
                 Some(expr) => self.origin_of(expr, &request.text)?,
@@ -241,7 +242,8 @@ impl Dataset {
                     Origin::Attached(attached.len() - 1)
                 }
             };
-            fields.push(self.field_of(field, &origin, &told));
+            let field = self.field_of(field, &origin, &told);
+            fields.push(Arc::new(field.as_ref().clone().with_name(name)));
             origins.push(origin);
         }
         if let Some(field) = fields.iter().find(|field| field.name().contains('\0')) {

@@ -28,6 +28,7 @@ use sha2::{Digest, Sha256};
 
 use super::aggregates::{exact_aggregates, with_wide_means};
 use super::any::with_values_apart;
+use super::as_written::Columns;
 use super::keyed::KeyedPlanner;
 use super::keys::{OrderedOnce, distinct_once};
 use super::labels::Names;
@@ -62,6 +63,16 @@ pub(super) struct Planned {
     pub(super) state: SessionState,
     /// The numbers of the classes that it names, as comments.
     pub(super) classes: String,
+    /// What the query calls its columns.
+    pub(super) columns: Columns,
+}
+
+impl Planned {
+    /// Returns the names of the columns of the result.
+    pub(super) fn names(&self) -> Vec<String> {
+        let planned: Vec<&str> = self.plan.schema().fields().iter().map(|field| field.name().as_str()).collect();
+        self.columns.names(&planned)
+    }
 }
 
 /// Plans `request` over `dataset`.
@@ -72,8 +83,11 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         let refused = |reason| Error::Sql { sql: sql::shortened(text), reason };
         let failed = |error: DataFusionError| explain(text, dataset, request, &error);
         let mut statement = parse(request)?;
-        let mut replacements = BTreeSet::new();
+        let (mut replacements, mut columns) = (BTreeSet::new(), Columns::default());
         if let Statement::Statement(statement) = &mut statement {
+            if let ast::Statement::Query(query) = statement.as_ref() {
+                columns = Columns::of(query);
+            }
             literals::keep_digits(statement.as_mut());
             replacements = replaced(statement.as_ref());
             parameters::bind(statement.as_mut(), &request.parameters).map_err(refused)?;
@@ -109,7 +123,8 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         if let Some(refused) = names.refused {
             return Err(refused);
         }
-        finish(plan, state, names.comment()).map_err(failed)
+        let planned = finish(plan, state, names.comment()).map_err(failed)?;
+        Ok(Planned { columns, ..planned })
     })
 }
 
@@ -158,7 +173,7 @@ pub(super) fn plan_filter(dataset: &Dataset, request: &Request, filter: sql::Par
             .and_then(|plan| plan.filter(lists::hidden(filter.expr)?))
             .and_then(LogicalPlanBuilder::build)
             .map_err(failed)?;
-        Ok(Planned { plan, state, classes: filter.comment })
+        Ok(Planned { plan, state, classes: filter.comment, columns: Columns::default() })
     })
 }
 
@@ -206,7 +221,8 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
         .map_data(LogicalPlan::recompute_schema)?
         .map_data(exact_aggregates)
     })?;
-    Ok(Planned { plan: with_values_apart(told_apart(exact.data)?)?, state, classes })
+    let plan = with_values_apart(told_apart(exact.data)?)?;
+    Ok(Planned { plan, state, classes, columns: Columns::default() })
 }
 
 /// Makes each projection differ from the one below it: if two have the same text, as in `SELECT y + 1 AS y FROM (SELECT

@@ -381,7 +381,15 @@ impl QueryStream {
         let (metrics, progress) = (Arc::default(), Arc::default());
         let running = Running::new(&planned.state, text, memory_limit, &metrics, &progress)?;
         let physical = running.physical(&planned.plan)?;
-        let (schema, context) = (features::collect(&physical.schema()), running.context(&physical));
+        let fields = physical
+            .schema()
+            .fields()
+            .iter()
+            .zip(planned.names())
+            .map(|(field, name)| field.as_ref().clone().with_name(name))
+            .collect::<Vec<_>>();
+        let schema = Schema::new_with_metadata(fields, physical.schema().metadata().clone());
+        let (schema, context) = (features::collect(&schema), running.context(&physical));
         let io = Io::for_query()?;
         let batches = {
             let _entered = io.handle().enter();

@@ -247,6 +247,34 @@ def test_queries_build_on_filters_and_on_each_other(ds: fb.Dataset) -> None:
     assert list(pickle.loads(pickle.dumps(nested.filter("t > 2"))).iter()) == [row for row in rows if row["t"] > 2]
 
 
+NAMES = {
+    "score + 1, upper(lang), 'x', 1.5": ["score + 1", "upper(lang)", "'x'", "1.5"],
+    "dataset.id, (cluster), meta.hops, meta['url']": ["id", "cluster", "hops", "meta['url']"],
+    "id::BIGINT, CAST(cluster AS SMALLINT), (meta.hops)::INT": ["id", "cluster", "hops"],
+    "id, id::INT, id::SMALLINT": ["id", "id::INT", "id::SMALLINT"],
+    "id::INT, *, -id": ["id::INT", *TABLE.column_names, "-id"],
+    "row_number() OVER (ORDER BY id), id AS n": ["row_number() OVER (ORDER BY id)", "n"],
+    '"x", id + 1': ["x", "id + 1"],
+}
+
+
+@pytest.mark.parametrize("columns", NAMES)
+def test_columns_without_a_name_are_called_as_they_are_written(ds: fb.Dataset, columns: str) -> None:
+    table = "(SELECT *, id + 2 AS x FROM dataset) AS dataset" if '"x"' in columns else "dataset"
+    text = f"SELECT {columns} FROM {table}"
+    for query in (text, f"{text} ORDER BY id LIMIT 5", f"({text}) ORDER BY 1"):
+        made = ds.sql(query)
+        assert made.column_names == list(made[0]) == pa.table(ds.query(query)).column_names == NAMES[columns], query
+    union = ds.query(f"{text} UNION ALL {text}")
+    assert pa.table(union).column_names == NAMES[columns]
+
+
+def test_names_of_groups_are_those_that_the_query_refers_to(ds: fb.Dataset) -> None:
+    rows = pa.table(ds.query("SELECT lang, count(*), sum(score) FROM dataset GROUP BY lang ORDER BY sum(score), lang"))
+    assert rows.column_names == ["lang", "count(*)", "sum(score)"]
+    assert rows["sum(score)"].to_pylist() == sorted(rows["sum(score)"].to_pylist())
+
+
 def test_a_query_hides_the_columns_that_it_does_not_select(ds: fb.Dataset) -> None:
     view = ds.sql("SELECT id, upper(lang) AS lang FROM dataset")
     assert len(view.filter("lang = 'DE'")) == len(ds.filter("lang = 'de'"))

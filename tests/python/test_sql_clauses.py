@@ -231,8 +231,8 @@ def test_columns_are_replaced_left_out_and_named_behind_from(ds: fb.Dataset) -> 
 PARAMETERS = {
     "SELECT id, $n FROM dataset": ["id", "$n"],
     'SELECT id, "$n" + 1 AS x, "$n" FROM (SELECT id, $n FROM dataset)': ["id", "x", "$n"],
-    "SELECT id, $n + id FROM dataset": ["id", "$n + dataset.id"],
-    "SELECT id, abs($n) AS a, -$n FROM dataset ORDER BY $n, id LIMIT $n": ["id", "a", "(- $n)"],
+    "SELECT id, $n + id FROM dataset": ["id", "$n + id"],
+    "SELECT id, abs($n) AS a, -$n FROM dataset ORDER BY $n, id LIMIT $n": ["id", "a", "-$n"],
 }
 
 

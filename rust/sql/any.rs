@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, OffsetSizeTrait};
 use arrow_schema::DataType;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Result as PlanResult, exec_err, utils::take_function_args};
 use datafusion::functions_nested::expr_fn::array_has;
 use datafusion::logical_expr::expr::{ScalarFunction, SetComparison};
@@ -22,6 +22,8 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, LogicalPlan, LogicalPlanBuilder, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
     Subquery, Volatility,
 };
+
+use crate::walk::{Walk, WalkPlan};
 
 /// The name of the function, which nobody writes.
 pub(super) const NAME: &str = "= ANY";
@@ -48,8 +50,8 @@ pub(crate) fn is_member(list: &Expr, value: &Expr) -> Expr {
 
 /// Names the values of compared subqueries apart from the columns of the rows around them.
 pub(super) fn with_values_apart(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
-    let apart = plan.transform_up_with_subqueries(|node| {
-        node.map_expressions(|expr| {
+    let apart = plan.transform_nodes(|node| {
+        node.transform_expressions(|expr| {
             expr.transform_up(|part| {
                 let Expr::SetComparison(compared) = part else { return Ok(Transformed::no(part)) };
                 let subquery = named_apart(compared.subquery)?;

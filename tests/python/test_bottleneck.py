@@ -173,8 +173,8 @@ def test_no_more_batches_are_taken_than_are_asked_for(ds):
         while native.stats()["batches_ready"] < 3:
             time.sleep(0.001)
         taken = native.take(most_batches, most_bytes)
-        assert [len(batch) for batch, _ in taken] == [100] * expected
-        assert [behind for _, behind in taken] == [position + 100 * (index + 1) for index in range(expected)]
+        assert [len(batch) for batch, _, _ in taken] == [100] * expected
+        assert [behind for _, behind, _ in taken] == [position + 100 * (index + 1) for index in range(expected)]
         position += 100 * expected
     native.close()
 

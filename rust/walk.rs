@@ -1,7 +1,7 @@
 //! Walks over parsed SQL, expressions and plans that take their closures as trait objects.
 //!
 //! The walks of the parser and of the engine are generic: for each closure and each visitor the compiler makes a copy of
-//! one that goes through every kind of statement, expression or plan. Half of the code of this crate was such copies.
+//! one that goes through every kind of statement, expression or plan. A third of the code of this crate was such copies.
 #![expect(clippy::disallowed_methods, reason = "they are disallowed elsewhere, so that they are used through here")]
 
 use std::convert::Infallible;

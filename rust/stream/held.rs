@@ -269,7 +269,7 @@ impl<'a> Taken<'a> {
 }
 
 /// Returns `rows` of `sources` as one batch of `schema`, and marks them as having left.
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(super) fn gather(schema: &SchemaRef, sources: &[Held], rows: &[SourceRow]) -> Result<RecordBatch, ArrowError> {
     gather_into(schema, sources, rows, |_| None)
 }

@@ -540,25 +540,34 @@ fn of_column(column: Option<&str>) -> String {
     column.map_or(String::new(), |column| format!("column `{column}` in "))
 }
 
-/// Returns a library's message without the kinds of errors that it puts before it, often several.
+/// Returns a library's message without the kinds of errors that it puts before it.
 fn said(error: &impl Display) -> String {
-    const KINDS: [&str; 9] = [
-        "External: ",
-        "External error: ",
-        "Parquet error: ",
-        "Parquet argument error: ",
+    without_kinds(&error.to_string()).to_owned()
+}
+
+/// Returns `text`, what a library says of an error, without the kinds of errors before it, often several.
+pub(crate) fn without_kinds(text: &str) -> &str {
+    const KINDS: [&str; 14] = [
+        "Arrow error: ",
         "Arrow: ",
-        "NYI: ",
-        "EOF: ",
-        "Invalid argument error: ",
         "Cast error: ",
+        "Compute error: ",
+        "EOF: ",
+        "Error during planning: ",
+        "Execution error: ",
+        "External error: ",
+        "External: ",
+        "Internal error: ",
+        "Invalid argument error: ",
+        "NYI: ",
+        "Parquet argument error: ",
+        "Parquet error: ",
     ];
-    let text = error.to_string();
-    let mut rest = text.as_str();
+    let mut rest = text;
     while let Some(left) = KINDS.iter().find_map(|kind| rest.strip_prefix(kind)) {
         rest = left;
     }
-    rest.to_owned()
+    rest
 }
 
 fn row_numbers(num_rows: u64) -> String {

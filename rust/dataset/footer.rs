@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use super::packed::Tail;
 use super::thrift;
 use crate::config;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, without_kinds};
 use crate::panics;
 use crate::source::{Connection, Object, is_unsatisfiable, measure, read_ranges, read_suffix};
 
@@ -285,7 +285,7 @@ fn with_row_count(metadata: ParquetMetaData) -> ParquetMetaData {
 /// Returns the parser's message, and advice about files that no parser accepts.
 fn footer_reason(error: &ParquetError) -> String {
     let said = error.to_string();
-    let said = said.strip_prefix("Parquet error: ").unwrap_or(&said);
+    let said = without_kinds(&said);
     let hint = if said.contains("Row group ordinal") { "; rewrite it with fewer, larger row groups" } else { "" };
     format!("{said}{hint}")
 }

@@ -2,6 +2,8 @@
 
 use datafusion::common::DataFusionError;
 
+use crate::error::without_kinds;
+
 /// Advice on errors of values, and on syntax of other dialects.
 const HINTS: [(&str, &str); 25] = [
     ("Divide by zero", "; divide by `nullif(x, 0)` to leave such rows out"),
@@ -104,17 +106,8 @@ pub(crate) fn reason(error: &DataFusionError) -> String {
     let text = error.find_root().strip_backtrace();
     let text = text.split("\n\nbacktrace:").next().unwrap_or(&text);
     let text = text.split("\nThis issue was likely caused by a bug").next().unwrap_or(text);
-    let prefixes = [
-        "Error during planning: ",
-        "SQL error: ParserError(\"",
-        "Internal error: ",
-        "External error: ",
-        "Arrow error: ",
-        "Execution error: ",
-        "Compute error: ",
-        "Cast error: ",
-    ];
-    let text = prefixes.iter().fold(text, |text, prefix| text.strip_prefix(prefix).unwrap_or(text));
+    let text = without_kinds(text);
+    let text = text.strip_prefix("SQL error: ParserError(\"").unwrap_or(text);
     let text = text.trim_end_matches("\")").trim().replace(OF_BINARY, "");
     let text = text.as_str();
     if let Some(known) = known_elsewhere(text).or_else(|| without_offset(text)).or_else(|| without_type(text)) {

@@ -18,7 +18,7 @@ mod urls;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::stream::{self, BoxStream, StreamExt};
 use object_store::path::Path;
@@ -32,11 +32,11 @@ use self::pace::{Pace, Patience};
 use self::settings::Settings;
 pub(crate) use self::settings::token_of_user;
 use self::urls::Urls;
+use super::in_use::InUse;
 use super::recover::{Client, Kind, Notes, Policy, Recovering, by_environment, said};
 use super::settings::refused;
 use super::traffic::Traffic;
 use crate::error::{Error, Result};
-use crate::process::LockOfProcess;
 use crate::secrets;
 
 /// A repository at a commit, or a bucket.
@@ -57,7 +57,7 @@ pub(super) struct Hub {
 type Key = (String, BTreeMap<String, String>, Option<String>);
 
 /// The stores that this process is reading.
-static CURRENT: LockOfProcess<Vec<(Key, Weak<Hub>)>> = LockOfProcess::new();
+static CURRENT: InUse<Key, Hub> = InUse::new();
 
 impl Hub {
     /// Checks the options of the store `root`.
@@ -69,15 +69,8 @@ impl Hub {
     /// makes its own.
     pub(super) fn current(root: &str, options: &BTreeMap<String, String>, traffic: &Arc<Traffic>) -> Result<Arc<Self>> {
         let settings = Settings::try_new(root, options)?;
-        let mut known = CURRENT.lock();
-        known.retain(|(_, hub)| hub.strong_count() > 0);
         let key = (root.to_owned(), options.clone(), settings.token.clone());
-        if let Some(hub) = known.iter().find(|(other, _)| *other == key).and_then(|(_, hub)| hub.upgrade()) {
-            return Ok(hub);
-        }
-        let hub = Arc::new(Self::try_new(root, settings, options.clone(), Arc::clone(traffic))?);
-        known.push((key, Arc::downgrade(&hub)));
-        Ok(hub)
+        CURRENT.try_get(key, || Self::try_new(root, settings, options.clone(), Arc::clone(traffic)))
     }
 
     fn try_new(

@@ -16,6 +16,7 @@ mod coalesce;
 mod file_system;
 mod files;
 mod hub;
+mod in_use;
 mod limiter;
 mod list;
 mod measure;

@@ -8,13 +8,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use super::StoreKey;
 use super::coalesce::Gap;
+use super::in_use::InUse;
 use super::limiter::{Ended, Limiter};
 use super::measure::Measured;
 use super::preset::Preset;
@@ -22,13 +23,12 @@ use super::queue::{Queue, Ticket};
 use super::recover::{Kind, Pace, Tail};
 use crate::config;
 use crate::error::{Error, Result};
-use crate::process::LockOfProcess;
 
 /// A store and the options it was opened with: other credentials or another endpoint make another store.
 type Key = (StoreKey, BTreeMap<String, String>);
 
 /// The stores that this process is reading.
-static CURRENT: LockOfProcess<Vec<(Key, Weak<Traffic>)>> = LockOfProcess::new();
+static CURRENT: InUse<Key, Traffic> = InUse::new();
 
 /// The requests to one store.
 #[derive(Debug)]
@@ -92,15 +92,7 @@ impl Traffic {
     /// Returns what this process's requests to a store share, creating it if necessary. After a fork, the child makes
     /// its own.
     pub(super) fn current(key: &StoreKey, options: &BTreeMap<String, String>) -> Arc<Self> {
-        let mut known = CURRENT.lock();
-        known.retain(|(_, traffic)| traffic.strong_count() > 0);
-        let is_same = |(other, _): &&(Key, Weak<Self>)| other.0 == *key && other.1 == *options;
-        if let Some(traffic) = known.iter().find(is_same).and_then(|(_, traffic)| traffic.upgrade()) {
-            return traffic;
-        }
-        let traffic = Arc::new(Self::new(Preset::of(key)));
-        known.push(((key.clone(), options.clone()), Arc::downgrade(&traffic)));
-        traffic
+        CURRENT.get((key.clone(), options.clone()), || Self::new(Preset::of(key)))
     }
 
     /// Returns the traffic of a store with a single reader.
@@ -402,10 +394,6 @@ mod tests {
         let first = Traffic::current(&key, &options("a"));
         assert!(Arc::ptr_eq(&first, &Traffic::current(&key, &options("a"))));
         assert!(!Arc::ptr_eq(&first, &Traffic::current(&key, &options("b"))));
-        drop(first);
-        let count = CURRENT.lock().len();
-        drop(Traffic::current(&key, &options("c")));
-        assert!(CURRENT.lock().len() <= count, "what nobody reads is forgotten");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How fast to send requests to a Hub: it says so itself, and all requests wait together.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::trouble;
-use crate::process::LockOfProcess;
+use crate::source::in_use::InUse;
 use crate::source::recover::{Impatient, Kind, Limit, Notes, Stopwatch, Trouble, after, retry_after};
 
 /// Concurrent requests to one Hub.
@@ -30,19 +30,12 @@ pub(super) struct Pace {
 }
 
 /// The Hubs that this process is using.
-static CURRENT: LockOfProcess<Vec<(String, Weak<Pace>)>> = LockOfProcess::new();
+static CURRENT: InUse<String, Pace> = InUse::new();
 
 impl Pace {
     /// Returns what this process's requests to the Hub at `origin` share. After a fork, the child makes its own.
     pub(super) fn current(origin: String) -> Arc<Self> {
-        let mut known = CURRENT.lock();
-        known.retain(|(_, pace)| pace.strong_count() > 0);
-        if let Some(pace) = known.iter().find(|(of, _)| *of == origin).and_then(|(_, pace)| pace.upgrade()) {
-            return pace;
-        }
-        let pace = Arc::new(Self { slots: Semaphore::new(MAX_ASKING), held_until: Mutex::new(None) });
-        known.push((origin, Arc::downgrade(&pace)));
-        pace
+        CURRENT.get(origin, || Self { slots: Semaphore::new(MAX_ASKING), held_until: Mutex::new(None) })
     }
 
     /// Waits until a request may be sent.

@@ -126,6 +126,11 @@ impl Resident {
     pub(super) fn num_rows(&self) -> u32 {
         self.part.kept.end - self.part.kept.start
     }
+
+    /// Returns the number of its rows that are read.
+    pub(super) fn num_read(&self) -> usize {
+        self.keep.as_ref().map_or(self.num_rows() as usize, |keep| keep.len())
+    }
 }
 
 /// The progress of a batch.

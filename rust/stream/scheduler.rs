@@ -152,6 +152,30 @@ enum Step {
     Again,
 }
 
+/// The bytes that a part takes.
+struct Demand {
+    /// Its decoded rows, according to the footer.
+    estimate: u64,
+    /// The same, corrected by the rows seen so far.
+    expected: u64,
+    /// All that it takes at least.
+    least: u64,
+    /// All that it is expected to take.
+    bytes: u64,
+}
+
+impl Demand {
+    fn of(resident: &Resident, row_bytes: &RowBytes, limit: u64) -> Self {
+        let cost = resident.part.cost;
+        let decoded = u128::from(cost.decoded) * resident.num_read() as u128 / u128::from(resident.num_rows().max(1));
+        let estimate = u64::try_from(decoded).unwrap_or(u64::MAX);
+        let expected = row_bytes.corrected(estimate);
+        let besides = cost.fetched.saturating_add(cost.working);
+        let least = besides.saturating_add(estimate);
+        Self { estimate, expected, least, bytes: besides.saturating_add(expected).min(limit.max(least)) }
+    }
+}
+
 impl Scheduler {
     /// Prepares the delivery of `share` of `plan` within `limit` bytes; decoded rows take about `row_bytes` each, and
     /// pieces are read in the parts that `cut` returns.
@@ -392,59 +416,61 @@ impl Scheduler {
 
     fn next_fetch(&mut self) -> Result<Step, TooLarge> {
         let Some(&key) = self.queue.front() else { return Ok(Step::Wait) };
+        let awaits_first_batch = self.awaits_first_batch();
         let Some(resident) = self.residents.get_mut(&key) else {
             self.queue.pop_front();
             return Ok(Step::Again);
         };
-        let (num_rows, cost) = (resident.num_rows(), resident.part.cost);
-        if self.undecoded_bytes > 0 && self.undecoded_bytes.saturating_add(cost.fetched) > self.fetch_window {
+        let fetched = resident.part.cost.fetched;
+        let is_far_ahead = self.undecoded_bytes > 0 && self.undecoded_bytes.saturating_add(fetched) > self.fetch_window;
+        let is_of_first_batch = resident.waiting.first().is_none_or(|&first| first == 0);
+        if is_far_ahead || awaits_first_batch && !is_of_first_batch {
             return Ok(Step::Wait);
         }
-        let first_needed = resident.waiting.first().copied();
-        if first_needed.is_some_and(|first| first > 0) && self.awaits_first_batch() {
-            return Ok(Step::Wait);
-        }
-        let Some(resident) = self.residents.get_mut(&key) else { return Ok(Step::Again) };
         if self.block > 0 && !resident.wanted.is_empty() {
-            resident.keep = wanted_rows(&mut resident.wanted, num_rows as usize);
+            let num_rows = resident.num_rows() as usize;
+            resident.keep = wanted_rows(&mut resident.wanted, num_rows);
         }
-        let num_read = resident.keep.as_ref().map_or(num_rows as usize, |keep| keep.len());
-        let decoded = u128::from(cost.decoded) * num_read as u128 / u128::from(num_rows.max(1));
-        let estimate = u64::try_from(decoded).unwrap_or(u64::MAX);
-        let expected = self.row_bytes.corrected(estimate);
-        let besides = cost.fetched.saturating_add(cost.working);
-        let least = besides.saturating_add(estimate);
-        let bytes = besides.saturating_add(expected).min(self.budget.limit().max(least));
-        self.largest_part = self.largest_part.max(cost.total());
+        self.largest_part = self.largest_part.max(resident.part.cost.total());
+        let demand = Demand::of(resident, &self.row_bytes, self.budget.limit());
         let room = self.room_for_batch();
         let is_due = self.batches.front().is_some_and(PlannedBatch::is_missing_pieces);
-        if least > self.budget.limit() {
+        if demand.least > self.budget.limit() {
             // After the batches before the first one that needs it.
-            return if is_due && self.is_stuck() { Err(self.too_large(key.piece, least)) } else { Ok(Step::Wait) };
+            return if is_due && self.is_stuck() {
+                Err(self.too_large(key.piece, demand.least))
+            } else {
+                Ok(Step::Wait)
+            };
         }
-        if !self.budget.has_room(bytes.saturating_add(room).saturating_add(self.room_for_finishing())) {
+        if !self.budget.has_room(demand.bytes.saturating_add(room).saturating_add(self.room_for_finishing())) {
             if !is_due || !self.is_stuck() {
                 return Ok(Step::Wait);
             }
             // What is left of the part once it is decoded has to fit in addition to the batch.
-            let due = bytes.max(expected.saturating_add(room));
+            let due = demand.bytes.max(demand.expected.saturating_add(room));
             if let Some(step) = self.make_room(key.piece, due)? {
                 return Ok(step);
             }
         }
         self.queue.pop_front();
-        self.budget.reserve(bytes);
-        self.undecoded_bytes = self.undecoded_bytes.saturating_add(cost.fetched);
-        self.num_under_way += 1;
-        let Some(resident) = self.residents.get_mut(&key) else { return Ok(Step::Again) };
+        Ok(self.fetch(key, &demand))
+    }
+
+    /// Reserves what a part takes, and returns the task of fetching it.
+    fn fetch(&mut self, key: PieceKey, demand: &Demand) -> Step {
+        let Some(resident) = self.residents.get_mut(&key) else { return Step::Again };
         resident.stage = Stage::Fetching;
-        (resident.charge, resident.estimate) = (bytes, estimate);
+        (resident.charge, resident.estimate) = (demand.bytes, demand.estimate);
+        self.budget.reserve(demand.bytes);
+        self.undecoded_bytes = self.undecoded_bytes.saturating_add(resident.part.cost.fetched);
+        self.num_under_way += 1;
         if self.block > 0 {
-            self.num_evicted_rows += (num_rows as usize - num_read) as u64;
+            self.num_evicted_rows += (resident.num_rows() as usize - resident.num_read()) as u64;
         }
-        let num_ahead = first_needed.map_or(0, |first| first.saturating_sub(self.num_delivered));
+        let num_ahead = resident.waiting.first().map_or(0, |first| first.saturating_sub(self.num_delivered));
         let (kept, wanted) = (resident.part.kept.clone(), resident.keep.clone());
-        Ok(Step::Do(Task::Fetch { key, kept, wanted, num_ahead }))
+        Step::Do(Task::Fetch { key, kept, wanted, num_ahead })
     }
 
     /// Returns whether the stream's first batch alone keeps the network busy.

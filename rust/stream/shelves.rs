@@ -62,6 +62,15 @@ pub(super) enum Filled {
     TooLarge,
 }
 
+/// A column whose lists were to be put in place.
+#[derive(Debug)]
+enum Placed {
+    /// Each shelf's part of it.
+    OnShelves(Vec<ArrayData>),
+    /// It has to be picked apart, with what was read of it: its lists are short, or differ in length.
+    Not(Vec<ArrayData>),
+}
+
 /// Where the rows of a part are.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
@@ -218,17 +227,16 @@ impl Shelves {
         self.each().zip(bits).map(of_shelf).collect()
     }
 
-    /// Puts lists of numbers in place as they are decoded; `Err` holds what was read if they differ in length or are
-    /// too short.
-    fn place(&self, column: &mut dyn ColumnReader) -> Result<Result<Vec<ArrayData>, Vec<ArrayData>>> {
-        let Some(width) = item_width(column.data_type()) else { return Ok(Err(Vec::new())) };
+    /// Puts lists of numbers in place as they are decoded, if they are long and of one length.
+    fn place(&self, column: &mut dyn ColumnReader) -> Result<Placed> {
+        let Some(width) = item_width(column.data_type()) else { return Ok(Placed::Not(Vec::new())) };
         let first = |column: &mut dyn ColumnReader| {
             let num_rows = column.num_rows().min(self.rows.len()).min(FIRST_ROWS);
             Ok(column.read(num_rows)?.to_data())
         };
         let mut lists = first(column)?;
         let Some(row_len) = even_len(&lists).filter(|row_len| row_len * width >= LEAST_ROW_BYTES) else {
-            return Ok(Err(vec![lists]));
+            return Ok(Placed::Not(vec![lists]));
         };
         let fewest = if self.narrowing.is_worth_trying() { fewest_bytes(&lists) } else { width };
         let mut filled = match (width, fewest) {
@@ -246,11 +254,11 @@ impl Shelves {
             }
         }
         match filled {
-            Filled::All(placed) => placed.map(Ok).map_err(|source| EpochReader::gather_error(&source)),
-            Filled::NoRoom(lists) => Ok(Err(vec![lists])),
+            Filled::All(stored) => stored.map(Placed::OnShelves).map_err(|source| EpochReader::gather_error(&source)),
+            Filled::NoRoom(lists) => Ok(Placed::Not(vec![lists])),
             Filled::Uneven | Filled::TooLarge => {
                 column.rewind();
-                Ok(Err(Vec::new()))
+                Ok(Placed::Not(Vec::new()))
             }
         }
     }
@@ -350,8 +358,8 @@ impl Storing for Shelves {
 
     fn store(&self, column: &mut dyn ColumnReader) -> Result<Vec<ArrayRef>> {
         let stored = match self.place(column)? {
-            Ok(stored) => stored,
-            Err(mut read) => {
+            Placed::OnShelves(stored) => stored,
+            Placed::Not(mut read) => {
                 let num_read: usize = read.iter().map(ArrayData::len).sum();
                 if num_read < column.num_rows() {
                     read.push(column.read(column.num_rows() - num_read)?.to_data());

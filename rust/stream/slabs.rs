@@ -72,8 +72,11 @@ impl Slabs {
     /// Takes the next slab, for one batch; an empty one if there is none. `None` if slabs are not wanted.
     pub(super) fn take(&self) -> Option<Room> {
         let mut waiting = self.lock();
+        if !waiting.are_wanted {
+            return None;
+        }
         let memory = waiting.slabs.pop_front().map_or_else(Buffer::default, |Slab(memory)| memory);
-        waiting.are_wanted.then(|| Room { memory, used: Cell::new(0), needed: Cell::new(0) })
+        Some(Room { memory, used: Cell::new(0), needed: Cell::new(0) })
     }
 
     /// Records what a batch needed.

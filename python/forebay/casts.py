@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from forebay.exceptions import SettingError
 from forebay.feature_types import LISTS, MEDIA, storage_type
 from forebay.features import without_feature
+from forebay.filters import identifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,10 +18,6 @@ JSON = {"_type": "Json"}
 
 UNITS = {"s": "s", "ms": "ms", "us": "µs", "ns": "ns"}
 """Units of time, from coarse to fine, as spelled by the engine."""
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def cast_query(schema: Any, features: Mapping[str, Any]) -> str | None:
@@ -41,7 +38,7 @@ def cast_query(schema: Any, features: Mapping[str, Any]) -> str | None:
     differing = without_feature(schema, differing)
     columns = []
     for field in schema:
-        text, feature = _quoted(field.name), differing.get(field.name)
+        text, feature = identifier(field.name), differing.get(field.name)
         is_cast = feature is not None
         columns.append(f"{_cast(field, types[field.name], feature)} AS {text}" if is_cast else text)
     return f"SELECT {', '.join(columns)} FROM dataset" if differing else None  # noqa: S608 - names are quoted
@@ -87,7 +84,7 @@ def _cast(field: Any, wanted: Any, feature: Any) -> str:
         known = _text(json.dumps(names, ensure_ascii=False)) if names else "''"
         return f"cast_column({value}, {_text(_type_name(field.name, to))}, {_text(field.name)}, {known})"
 
-    column = _quoted(field.name)
+    column = identifier(field.name)
     if types.is_nested(becomes) and not types.is_null(have):
         return exactly(column, wanted)
     if classes and _is_text(have):

@@ -143,13 +143,14 @@ def column_text(name: str, names: Sequence[str]) -> str:
     A column that is not among `names` may exist but not be selected; SQL then raises the error.
     """
     column, *path = name.split(".")
-    return field_text(column, path) if column in names and name not in names else _quoted(name)
+    return field_text(column, path) if column in names and name not in names else identifier(name)
 
 
 def field_text(column: str, path: Sequence[str]) -> str:
     """Returns the SQL for the field at `path` in the structs of a column."""
-    return _quoted(column) + "".join("['" + part.replace("'", "''") + "']" for part in path)
+    return identifier(column) + "".join("['" + part.replace("'", "''") + "']" for part in path)
 
 
-def _quoted(name: str) -> str:
+def identifier(name: str) -> str:
+    """Returns a name as SQL takes it, whatever its characters and case."""
     return '"' + name.replace('"', '""') + '"'

@@ -158,11 +158,11 @@ def in_words_of(query: str, name: str, given: str) -> Iterator[None]:
         yield
     except (QueryError, ColumnNotFoundError) as error:
         said = _PLACE.sub(lambda found: " in" if found[1] else "", str(error))
-        said = said.replace(f"the SQL {_quoted(query)}", _quoted(query)).replace(_quoted(query), _quoted(given))
+        said = said.replace(f"the SQL {_shown(query)}", _shown(query)).replace(_shown(query), _shown(given))
         raise type(error)(f"{name}: {said}") from error.__cause__
 
 
-def _quoted(text: str) -> str:
+def _shown(text: str) -> str:
     return f"`{text}`" if len(text) <= QUOTED else f"`{text[:QUOTED]}…`"
 
 

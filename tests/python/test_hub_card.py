@@ -483,6 +483,37 @@ def test_files_that_are_missing_or_no_parquet_are_named(hub):
         fb.load_dataset("org/notes")
 
 
+def test_patterns_without_files_are_named_with_what_is_there(hub, tmp_path):
+    parts = {f"part-{number}.parquet": ids_file(0, 1) for number in range(5)}
+    there = r"; it has `part-0.parquet`, `part-1.parquet`, `part-2.parquet` and 2 more$"
+    hub.create("org/parts", parts | {"README.md": b"x"})
+    for place, root in (("org/parts", "datasets/org/parts@"), (str(put(tmp_path / "parts", parts)), str(tmp_path))):
+        for asked in ("prt-*", ["prt-*"], {"train": "prt-*"}):
+            with pytest.raises(fb.NotFoundError, match=rf"no data files in `{root}.*` match `prt-\*`{there}"):
+                fb.load_dataset(place, data_files=asked, split="train")
+        with pytest.raises(fb.SettingError, match=rf"the split `test` of .* no file matches `prt-\*`{there}"):
+            fb.load_dataset(place, data_files={"train": "part-*", "test": "prt-*"})
+
+
+def test_a_dataset_of_a_script_says_where_its_parquet_may_be(hub, tmp_path):
+    hub.create("org/script", {"script.py": b"x", "README.md": b"x"})
+    with pytest.raises(
+        fb.NotFoundError, match="no data files in .*; it has `README.md`, `script.py`; `@~parquet` behind"
+    ):
+        fb.load_dataset("org/script")
+    with pytest.raises(fb.NotFoundError, match="`script.py`$"):
+        fb.load_dataset(put(tmp_path / "script", {"script.py": b"x"}), data_dir=".")
+
+
+def test_a_split_for_a_config_says_how_splits_are_named(hub, tmp_path):
+    hub.create("org/plain", {"train.parquet": ids_file(0, 1)})
+    for place in ("org/plain", put(tmp_path / "plain", {"train.parquet": ids_file(0, 1)})):
+        with pytest.raises(fb.SettingError, match=r"no config 'train' in .*; did you mean `split='train'`\? it has"):
+            fb.load_dataset(place, "train")
+        with pytest.raises(fb.SettingError, match="no config 'en' in .*; it has `default`$"):
+            fb.load_dataset(place, "en")
+
+
 def test_a_split_without_files_is_an_error(hub):
     splits = "[{split: train, path: x.parquet}, {split: dev, path: dev/*}]"
     card = f"---\nconfigs:\n- config_name: a\n  data_files: {splits}\n---\n"

@@ -112,7 +112,7 @@ def resolve_named(place: Place, client: Client) -> Resolution:
         if paths is None:
             return _resolution(repository, _choose(repository, Wanted()))
         if place.path not in repository.files:
-            _check_parquet(repository.listing, {"train": paths})
+            _check_parquet(repository.listing, {"train": paths}, {"train": [place.path]})
             paths = _only_parquet(repository.listing, paths)
         return _resolution(repository, Chosen("default", {"train": paths}, {}))
 
@@ -220,7 +220,7 @@ def _choose_export(repository: Repository, wanted: Wanted) -> Chosen:
     if config not in configs and not repository.is_whole:
         raise NotFoundError(f"no config `{config}` in `{repository.listing.root}`, but `{'`, `'.join(configs[:20])}`")
     if config not in configs:
-        raise _no_config(wanted.name, configs, place.id)
+        raise _no_config(wanted.name, configs, place.id, {split for _, split, _ in parts})
     found: dict[str, list[str]] = {}
     for folder, split, name in parts:
         if folder == config:
@@ -241,17 +241,18 @@ def choose(listing: Listing, card: Card, wanted: Wanted, root: str = "") -> Chos
     first: Mapping[str, Any] = next(iter(card.configs.values()), {})
     if not listing.is_whole and card.configs:
         # The files of the first config may not be in the copy.
-        first = card.configs.get(_config(card, wanted, listing.root), {})
+        first = card.configs.get(_config(card, wanted, listing.root, ()), {})
+    is_named = True
     if wanted.data_files is not None:
         found = patterns.sanitized(wanted.data_files)
     elif wanted.data_dir is None and first.get("data_files") is not None:
         found = patterns.sanitized(first["data_files"])
     else:
-        found = patterns.infer(listing, folder)
+        found, is_named = patterns.infer(listing, folder), False
     files = _resolved(listing, found, folder)
-    _check_parquet(listing, files)
+    _check_parquet(listing, files, found if is_named else None)
     files = {split: _only_parquet(listing, paths) for split, paths in files.items()}
-    config = _config(card, wanted, listing.root)
+    config = _config(card, wanted, listing.root, files)
     said: Mapping[str, Any] = {}
     if wanted.data_files is not None and wanted.data_dir is None:
         # Files named by the user are taken as they are.
@@ -366,24 +367,24 @@ def _joined(root: str, folder: Any) -> str:
     return "/".join(parts)
 
 
-def _config(card: Card, wanted: Wanted, root: str) -> str:
+def _config(card: Card, wanted: Wanted, root: str, splits: Iterable[str]) -> str:
     default = card.default
     known = [*card.configs] or ["default", *card.infos]
     name = wanted.name if wanted.name is not None else default
     if name is not None:
         if name not in known and (wanted.name is not None or card.configs):
-            raise _no_config(name, known, root)
+            raise _no_config(name, known, root, splits)
         return name
     if len(card.configs) > 1 and wanted.data_files is None and wanted.data_dir is None:
-        raise _no_config(None, known, root)
+        raise _no_config(None, known, root, splits)
     return "default"
 
 
-def _no_config(name: Any, known: list[str], where: str) -> SettingError:
+def _no_config(name: Any, known: list[str], where: str, splits: Iterable[str]) -> SettingError:
     shown = f"it has `{'`, `'.join(known[:20])}`{' and more' if len(known) > 20 else ''}" if known else "it has none"
     if name is None:
         return SettingError(f"name: `{where}` has several configs; choose one: {shown}")
-    near = get_close_matches(str(name), known, 3)
+    near = [f"split={name!r}"] if name in splits else get_close_matches(str(name), known, 3)
     hint = f"did you mean `{'`, `'.join(near)}`? {shown}" if near else shown
     return SettingError(f"name: no config {name!r} in `{where}`; {hint}")
 
@@ -393,8 +394,8 @@ def _only_parquet(listing: Listing, paths: list[str]) -> list[str]:
     return [path[len(prefix) :] for path in only_parquet(prefix + path for path in paths)]
 
 
-def _check_parquet(listing: Listing, files: Mapping[str, list[str]]) -> None:
-    """Refuses files that are mostly not Parquet.
+def _check_parquet(listing: Listing, files: Mapping[str, list[str]], named: patterns.Patterns | None) -> None:
+    """Refuses files that are mostly not Parquet; `named` are the patterns of a user or a card that they match.
 
     If not all files are known, splits without files are left to `_missing`.
 
@@ -408,11 +409,34 @@ def _check_parquet(listing: Listing, files: Mapping[str, list[str]]) -> None:
         return
     # Markdown counts as a kind, but is not data.
     if not any(kind_of(path for path in paths if not path.endswith(".md")) for paths in files.values()):
-        raise NotFoundError(f"no data files in `{listing.root}`")
+        raise _no_data(listing, named)
     if set(kinds.values()) == {"parquet", None}:
         empty = next(split for split, kind in kinds.items() if kind is None)
-        raise SettingError(f"the split `{empty}` of `{listing.root}` has no files: none of its patterns matches a file")
+        why = "none of its patterns matches a file" if named is None else f"no file matches {_quoted(named[empty])}"
+        raise SettingError(f"the split `{empty}` of `{listing.root}` has no files: {why}{_there(listing)}")
     shown = ", ".join(f"`{split}` is {kind or 'nothing'}" for split, kind in kinds.items())
-    export = "; `@~parquet` behind the name is the Hub's own copy as Parquet, where it has one"
-    hint = export if listing.root.startswith("datasets/") else ""
-    raise DataError(f"`{listing.root}` is not Parquet: {shown}{hint}")
+    raise DataError(f"`{listing.root}` is not Parquet: {shown}{_export(listing)}")
+
+
+def _no_data(listing: Listing, named: patterns.Patterns | None) -> NotFoundError:
+    """Returns the error for a dataset, or patterns, without a data file."""
+    asked = "" if named is None else f" match {_quoted(pattern for of_split in named.values() for pattern in of_split)}"
+    export = "" if kind_of(listing.paths) == "parquet" else _export(listing)
+    return NotFoundError(f"no data files in `{listing.root}`{asked}{_there(listing)}{export}")
+
+
+def _quoted(texts: Iterable[str]) -> str:
+    return ", ".join(f"`{text}`" for text in texts)
+
+
+def _there(listing: Listing) -> str:
+    """Returns some of the files that are there, for messages; notes about the data only if there is nothing else."""
+    paths = [path for path in listing.paths if holds_data(path) and not path.endswith(".md")] or listing.paths
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return f"; it has {_quoted(paths[:3])}{more}" if paths else ""
+
+
+def _export(listing: Listing) -> str:
+    """Returns what may help if a dataset is not Parquet."""
+    is_of_hub = listing.root.startswith("datasets/")
+    return "; `@~parquet` behind the name is the Hub's own copy as Parquet, where it has one" if is_of_hub else ""

@@ -118,16 +118,35 @@ def _has_none(self: Any, name: str) -> Never:
     raise AttributeError(f"`{type(self).__name__}` has no `{name}`{is_pair}", name=name, obj=self)
 
 
-def _is_not_multiplied(self: Any, _: Any) -> Never:
-    """Keeps `column * 2` from repeating the tuple."""
+def _is_no_tensor(self: Any, *_: Any) -> Never:
+    """Keeps `column * 2` from repeating the tuple, and `column + column` from putting two end to end."""
     raise TensorError(f"`{type(self).__name__}` is not a tensor but a pair: {_parts(self)}")
 
+
+def _equals(self: Any, other: Any) -> bool:
+    """Compares with tuples and None, as code that walks nested batches does; `column == 0` would just be False."""
+    return tuple.__eq__(self, other) if other is None or isinstance(other, tuple) else _is_no_tensor(self)
+
+
+def _differs(self: Any, other: Any) -> bool:
+    return tuple.__ne__(self, other) if other is None or isinstance(other, tuple) else _is_no_tensor(self)
+
+
+_ARITHMETIC = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
+_OPERATIONS = (
+    *(f"__{side}{name}__" for name in _ARITHMETIC for side in ("", "r")),
+    *("__neg__", "__abs__", "__invert__", "__lt__", "__le__", "__gt__", "__ge__"),
+)
 
 for _kind in _PARTS:
     # Set here, because type checkers would take a method to mean that every attribute exists.
     setattr(_kind, "__getattr__", _has_none)  # noqa: B010
-    for _operation in ("__mul__", "__rmul__"):
-        setattr(_kind, _operation, _is_not_multiplied)
+    for _operation in _OPERATIONS:
+        setattr(_kind, _operation, _is_no_tensor)
+    setattr(_kind, "__eq__", _equals)  # noqa: B010
+    setattr(_kind, "__ne__", _differs)  # noqa: B010
+    # NumPy would make an array of both parts, and add that.
+    setattr(_kind, "__array_ufunc__", None)  # noqa: B010
 
 
 def row_of(column: Any, index: int) -> Any:

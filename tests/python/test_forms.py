@@ -464,9 +464,16 @@ def test_what_is_taken_for_a_tensor_says_that_it_is_a_pair(tmp_path, column, for
     """Of a tuple, twice as much would be the tuple twice."""
     ds = opened(tmp_path, {"x": column})
     x = next(iter(ds.to_torch(2, forms={"x": form} if form else None)))["x"]
-    for call in (lambda: x * 2, lambda: 2 * x, lambda: torch.ones(2) * x):
+    for call in (
+        *(lambda: x * 2, lambda: 2 * x, lambda: torch.ones(2) * x, lambda: np.ones(2) * x),
+        *(lambda: x + x, lambda: 1 + x, lambda: np.ones(2) + x, lambda: x - 1, lambda: x / 2, lambda: x**2, lambda: -x),
+        *(lambda: x == 0, lambda: x != 0, lambda: x == x[0], lambda: x < 1, lambda: x >= x, lambda: x & x, lambda: ~x),
+    ):
         with pytest.raises(TypeError, match=says):
             call()
+    # Code that walks nested batches may compare tuples.
+    assert x == tuple(x)
+    assert x not in ((), None)
     with pytest.raises(AttributeError, match=says):
         x.mean  # noqa: B018 - looked up
     assert not hasattr(x, "__array__")

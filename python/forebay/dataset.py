@@ -96,6 +96,12 @@ class Dataset:
         def __getattr__(self, name: str) -> Never:
             raise familiar.missing(self, "a dataset", name, familiar.OF_DATASET)
 
+        # Without it, `pyarrow.table(splits)` would make a column of each split, row by row.
+        def __arrow_array__(self, *_: object, **__: object) -> Never:
+            raise TypeError(
+                "a dataset is no column but a table: `pyarrow.table(ds)`; choose one if there are several splits"
+            )
+
     def _of(self, native: _lib.Dataset) -> Dataset:
         """Returns a dataset like this one, with other rows or columns."""
         return Dataset(native, self._shuffle, self._format, self._num_passes)

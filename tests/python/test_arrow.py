@@ -45,6 +45,15 @@ def test_pyarrow_takes_a_dataset(ds, table):
     assert sum(batch.num_rows for batch in reader) == NUM_ROWS
 
 
+def test_several_splits_are_no_columns_of_a_table(ds):
+    with pytest.raises(
+        TypeError, match=r"no column but a table: `pyarrow.table\(ds\)`; choose one if there are several"
+    ):
+        pa.table(fb.DatasetDict({"train": ds}))
+    with pytest.raises(TypeError, match="no column but a table"):
+        pa.array(ds)
+
+
 @pytest.mark.parametrize("order", ["in order", "shuffled"])
 def test_a_consumer_gets_few_batches_of_small_rows_and_small_batches_of_large_ones(tmp_path, order):
     small = pa.table({"x": np.arange(200_000)})

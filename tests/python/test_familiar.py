@@ -223,13 +223,48 @@ def test_a_dtype_is_no_feature(ds):
 
 def test_what_a_dict_of_splits_does_not_have_has_another_name(path):
     splits = fb.load_dataset(path)
-    with pytest.raises(AttributeError, match="^these are several splits; choose one first: ds\\['train'\\].map$"):
+    with pytest.raises(AttributeError, match="^these are several splits; choose one first: ds\\['train'\\].sql$"):
+        splits.sql  # noqa: B018 - looked up
+    with pytest.raises(AttributeError, match=r"choose one first: ds\['train'\].map; or map all: ds.to_hf\(\).map$"):
         splits.map  # noqa: B018 - looked up
+    assert [row["y"] for row in splits.to_hf().map(lambda row: {"y": row["x"] + 1})["train"].take(2)] == [1, 2]
     with pytest.raises(AttributeError, match="no `push_to_hub`; instead: `ds.to_hf\\(\\)` has one$"):
         splits.push_to_hub  # noqa: B018 - looked up
     with pytest.raises(AttributeError, match="^a dict of splits has no `no_such_name`$"):
         splits.no_such_name  # noqa: B018 - looked up
     assert not hasattr(splits, "__no_such_name__")
+
+
+def test_methods_of_a_dict_of_splits_are_those_of_every_split(tmp_path):
+    for name, stop in (("train", 10), ("test", 4)):
+        columns = {"x": range(stop), "y": range(stop), "text": map(str, range(stop))}
+        pq.write_table(pa.table({name: list(values) for name, values in columns.items()}), tmp_path / f"{name}.parquet")
+    splits = fb.load_dataset(tmp_path)
+    theirs = datasets.load_dataset(str(tmp_path), streaming=True)
+    calls = {
+        "cast": ({name: datasets.Value("float32") for name in ("x", "y", "text")},),
+        "cast_column": ("x", datasets.Value("float32")),
+        "remove_columns": (["text"],),
+        "rename_column": ("x", "z"),
+        "rename_columns": ({"x": "z"},),
+        "select_columns": (["y", "x"],),
+    }
+    for method, arguments in calls.items():
+        made = getattr(splits, method)(*arguments)
+        assert isinstance(made, fb.DatasetDict)
+        given = (datasets.Features(arguments[0]),) if method == "cast" else arguments
+        expected = getattr(theirs, method)(*given)
+        assert {name: list(split) for name, split in made.items()} == {
+            name: list(split) for name, split in expected.items()
+        }, method
+        assert splits.column_names == {name: ["x", "y", "text"] for name in splits}
+    few = splits.filter("x < $n", params={"n": 3}).with_format("numpy").shuffle(seed=1)
+    assert few.num_rows == {"train": 3, "test": 3}
+    for name, split in few.items():
+        expected = splits[name].filter("x < $n", params={"n": 3}).with_format("numpy").shuffle(seed=1)
+        assert (len(expected), repr(expected)) == (3, repr(split))
+    with pytest.raises(TypeError, match=r"shuffle\(\) has no argument `buffer_size`"):
+        splits.shuffle(buffer_size=3)
 
 
 def test_a_function_is_no_filter_and_says_where_it_is_one(ds):

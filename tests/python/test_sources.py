@@ -279,8 +279,8 @@ def test_a_name_above_the_source_is_no_split(tmp_path):
 
 def test_several_splits_must_be_chosen_from(tmp_path):
     put(tmp_path, "train/a.parquet", "test/a.parquet")
-    with pytest.raises(AttributeError, match=r"several splits.*ds\['train'\]\.filter"):
-        fb.load_dataset(tmp_path).filter("id > 0")
+    with pytest.raises(AttributeError, match=r"several splits.*ds\['train'\]\.sql"):
+        fb.load_dataset(tmp_path).sql("SELECT id FROM dataset")
 
 
 def test_a_named_source_that_is_in_no_split_is_refused(tmp_path):

@@ -467,8 +467,10 @@ class Dataset:
         return Dataset(self._native, self._shuffle, self._format, num_passes)
 
     def shard(self, index: int, num_shards: int) -> Dataset:
-        """Keeps shard `index` of `num_shards`: consecutive row groups, with about the same number of rows per shard.
+        """Keeps shard `index` of `num_shards`: consecutive row groups, with rows divided as evenly as these allow.
 
+        Row groups stay whole, so of more shards than row groups some are empty, with a `PerformanceWarning`; rows are
+        divided by `selection().split` and `to_hf().shard`.
         `filter`, `take` and `select` do not change the shards, so a shard may have no kept rows. Only the shard's bytes
         are read, so several machines can evaluate a filter in parts: each takes the `selection` of its shard, and
         `Selection.merge` combines them. Ranks of a training run need no shards; see `to_torch`.
@@ -483,7 +485,16 @@ class Dataset:
         """
         num_shards = check_count("num_shards", num_shards, most=(1 << 31) - 1)
         index = check_count("index", index, least=0, most=(1 << 31) - 1)
-        return self._of(self._native.shard(index, num_shards))
+        native = self._native.shard(index, num_shards)
+        is_of_files = not self._native.filters and not self._native.restrictions
+        if is_of_files and self._native.num_rows_total and not native.num_rows_known:
+            warnings.warn(
+                f"shard {index} of {num_shards} has no rows, because row groups are not divided; "
+                "`selection().split` and `to_hf().shard` divide rows",
+                PerformanceWarning,
+                stacklevel=2,
+            )
+        return self._of(native)
 
     def gather(self, indices: Any, *, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> _lib.Batch:
         """Returns the rows with these numbers as one Arrow batch, in the given order; a number may be repeated.

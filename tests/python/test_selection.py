@@ -170,6 +170,20 @@ def test_shards_are_evaluated_apart_and_merged(ds: fb.Dataset) -> None:
     assert [row for shard in shards for row in ids(shard)] == ids(wanted)
 
 
+def test_more_shards_than_row_groups_warn_of_those_without_rows(tmp_path) -> None:
+    pq.write_table(pa.table({"id": range(8)}), tmp_path / "one.parquet")
+    one = fb.load_dataset(tmp_path / "one.parquet", split="train")
+    assert len(one.shard(0, 4)) == 8
+    with pytest.warns(
+        fb.PerformanceWarning, match=r"^shard 3 of 4 has no rows, because row groups are not divided; "
+    ) as warned:
+        assert len(one.shard(3, 4)) == 0
+    assert warned[0].filename == __file__
+    assert [len(one.select(part)) for part in one.selection().split([0.25] * 4)] == [2, 2, 2, 2]
+    assert [len(list(one.to_hf().shard(4, index))) for index in range(4)] == [2, 2, 2, 2]
+    assert len(one.filter("id < 0").shard(3, 4)) == 0, "which depends on the filter, so that nobody is warned"
+
+
 def test_a_part_does_not_pass_for_the_whole(ds: fb.Dataset) -> None:
     parts = [ds.filter("mod = 3").shard(index, 3).selection() for index in range(3)]
     with pytest.raises(fb.SelectionError, match="part 1 of 3"):

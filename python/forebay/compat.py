@@ -121,8 +121,9 @@ class DatasetsFormat:
         try:
             formatted(self._formatter, method, column)
         except ImportError as error:
+            why = str(error).rstrip(".")
             raise SettingError(
-                f"column `{name}` cannot be decoded: {error}; or read its bytes without `compat` and `decode`"
+                f"column `{name}` cannot be decoded: {why}; or read its bytes without `compat` and `decode`"
             ) from error
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
 
 from forebay import familiar
@@ -136,6 +137,7 @@ class DataLoader:
         check_flag("pin_memory", pin_memory)
         if collate_fn is not None and not callable(collate_fn):
             raise SettingError(f"collate_fn: expected a function, got {collate_fn!r}")
+        _check_known(settings)
         self.dataset = _shuffled(dataset, shuffle)
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -256,6 +258,17 @@ class DataLoader:
         return f"DataLoader({self._stream!r}, num_workers={self.num_workers})"
 
 
+def _check_known(settings: Mapping[str, Any]) -> None:
+    """Refuses arguments that are neither those of torch nor of `Dataset.to_torch`."""
+    from forebay.dataset import Dataset
+
+    known = inspect.signature(Dataset.to_torch).parameters
+    for name in settings:
+        if name not in known:
+            instead = f"; {familiar.OF_STREAM[name]}" if name in familiar.OF_STREAM else ""
+            raise TypeError(f"DataLoader() got an unexpected keyword argument {name!r}{instead}")
+
+
 def _shuffled(dataset: Any, shuffle: bool | None) -> Dataset | MappedDataset:
     """Returns the dataset in the requested order."""
     from forebay.dataset import Dataset
@@ -264,9 +277,11 @@ def _shuffled(dataset: Any, shuffle: bool | None) -> Dataset | MappedDataset:
     if isinstance(dataset, dict) and dataset:
         raise SettingError(f"dataset: these are several splits; choose one, as in ds['{next(iter(dataset))}']")
     if not isinstance(dataset, Dataset | MappedDataset):
+        kind = type(dataset)
+        is_stream = kind.__module__.startswith("forebay.") and hasattr(dataset, "state_dict")
+        instead = "takes it with `batch_size=None`; this one takes the dataset itself" if is_stream else "takes others"
         raise SettingError(
-            f"dataset: expected a dataset of `load_dataset`, got `{type(dataset).__qualname__}`; torch's DataLoader "
-            "takes others"
+            f"dataset: expected a dataset of `load_dataset`, got `{kind.__qualname__}`; torch's DataLoader {instead}"
         )
     bare = dataset._dataset if isinstance(dataset, MappedDataset) else dataset
     if shuffle is None:

@@ -259,7 +259,8 @@ class Dataset:
             >>> ds.select_columns(["path", "size"]).rename_column("size", "num_bytes").column_names
             ['path', 'num_bytes']
         """
-        return self.rename_columns({check_text("original_column_name", original_column_name): new_column_name})
+        old = check_text("original_column_name", original_column_name)
+        return self.rename_columns({old: check_text("new_column_name", new_column_name)})
 
     def rename_columns(self, column_mapping: Mapping[str, str]) -> Dataset:
         """Renames columns. Features, rows and their order stay the same.
@@ -270,8 +271,8 @@ class Dataset:
         """
         if not isinstance(column_mapping, Mapping):
             raise SettingError(f"column_mapping: expected a dict of names, got {column_mapping!r}")
-        old, new = check_names("columns", list(column_mapping)), check_names("columns", list(column_mapping.values()))
-        return self._of(self._native.rename_columns(dict(zip(old, new, strict=True))))
+        check_names("column_mapping", [*column_mapping, *column_mapping.values()])
+        return self._of(self._native.rename_columns(dict(column_mapping)))
 
     @property
     def features(self) -> Any:
@@ -554,8 +555,8 @@ class Dataset:
         if self._shuffle is not None:
             raise SettingError(
                 "row: a shuffled dataset has another order in each epoch, in which `to_torch` and `batches` deliver "
-                "it, and `to_hf` for a `Trainer`; ask for rows by number before `shuffle`, or take some at random by "
-                "`ds.select(ds.selection().sample(n, seed))`"
+                "it, and `to_hf` for a `Trainer`; rows by number are those of the dataset before `shuffle`, of which "
+                "`ds.select(ds.selection().sample(n, seed))` keeps some at random"
             )
         return row_numbers(key, self._evaluate())
 

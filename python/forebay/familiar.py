@@ -18,6 +18,8 @@ _STREAM = "what `ds.to_torch(n)` and `ds.batches(n)` return has one"
 OF_DATASET = {
     # Read by `split_dataset_by_node`.
     "_distributed": "`ds.to_hf()`, or `ds.to_torch(n)`, which finds its rank",
+    "align_labels_with_mapping": "`ds.sql('SELECT * REPLACE (1 - name AS name) FROM dataset')`, then "
+    "`ds.cast_column(name, datasets.ClassLabel(names=names))`",
     "add_column": "`ds.sql('SELECT *, x * 2 AS y FROM dataset')`",
     "batch": "`ds.batches(n)` or `ds.to_torch(n)`",
     "columns": "`ds.column_names`",
@@ -30,6 +32,8 @@ OF_DATASET = {
     "drop_nulls": "`ds.filter('score IS NOT NULL')`",
     "dropna": "`ds.filter('score IS NOT NULL')`",
     "dtypes": "`ds.schema` and `ds.features`",
+    "flatten_indices": "nothing: the rows of `ds.select([3, 1])` are read where they are",
+    "format": "`repr(ds)` shows it",
     "flatten": "`ds.sql(\"SELECT a['b'] AS b FROM dataset\")`",
     "group_by": "`ds.query('SELECT lang, count(*) FROM dataset GROUP BY lang')`",
     "groupby": "`ds.query('SELECT lang, count(*) FROM dataset GROUP BY lang')`",
@@ -55,7 +59,8 @@ OF_DATASET = {
     "shape": "`len(ds)` and `len(ds.column_names)`",
     "sort": "`ds.sql('SELECT * FROM dataset ORDER BY score DESC')`",
     "sort_values": "`ds.sql('SELECT * FROM dataset ORDER BY score DESC')`",
-    "split": "`ds.selection().split([0.9, 0.1], seed)`, then `ds.select` of each part",
+    "split": "`ds.selection().split([0.9, 0.1], seed)`, then `ds.select` of each part; the name of the split is "
+    "`ds.to_hf().split`",
     "state_dict": _STREAM,
     "tail": "`ds.skip(len(ds) - 5).head(5)`",
     "to_arrow": _FRAME,
@@ -117,6 +122,7 @@ OF_LOAD = {
     "num_proc": "threads read: leave it out",
     "on_bad_files": "`to_torch` and `batches` take `on_error='skip'`, for rows that cannot be read",
     "save_infos": _DOWNLOADED,
+    "use_auth_token": "it is called `token`",
     "trust_remote_code": "nothing but Parquet is read: leave it out",
     "verification_mode": _DOWNLOADED,
 }
@@ -134,9 +140,17 @@ OF_MAP = {
     "keep_in_memory": _KEPT,
     "load_from_cache_file": _KEPT,
     "new_fingerprint": _KEPT,
+    "with_rank": "`worker_init_fn` of `PoolOptions` is told the number of its process, and `with_seeds=True` gives "
+    "random numbers that depend on none",
     "writer_batch_size": _KEPT,
 }
 """Arguments of `map` in `datasets` that do not exist here."""
+
+OF_MAP_OF_ROWS = {
+    "num_proc": "`ds.map(function, num_proc=...)` runs it in processes, for `to_torch` and `batches`, and workers of a "
+    "`DataLoader` do for this dataset",
+}
+"""Arguments of `map` in `datasets` that neither its streams nor those of `to_hf` have."""
 
 OF_FORMAT = {
     "columns": "`select_columns(columns)` before it",
@@ -172,7 +186,10 @@ OF_SHUFFLE = {
 }
 """Arguments of `shuffle` in `datasets` that do not exist here."""
 
-_ORDER = "the order is the dataset's; `load_state_dict` continues in it, and replaces `skip_first_batches`"
+_ORDER = (
+    "the order is the dataset's: `set_epoch(epoch)` sets its epoch, and `load_state_dict` continues in it, and "
+    "replaces `skip_first_batches`"
+)
 
 OF_LOADER = {
     "batch_sampler": _ORDER,
@@ -201,7 +218,16 @@ OF_STREAM = {
 }
 """Arguments of other loaders that `to_torch` and `batches` do not have."""
 
+_FOOTERS = "`forebay.load_dataset(path)`, which reads footers only, and `features` and `num_rows` of its splits"
+_THEIRS = "which `cast`, `cast_column`, and `features` of `load_dataset` take"
+
 OF_MODULE = {
+    "ClassLabel": f"`datasets.ClassLabel`, {_THEIRS}",
+    "Features": f"`datasets.Features`, {_THEIRS}",
+    "Value": f"`datasets.Value`, {_THEIRS}",
+    "get_dataset_config_names": "`datasets.get_dataset_config_names`; a wrong `name` in `load_dataset` lists them, too",
+    "get_dataset_infos": _FOOTERS,
+    "load_dataset_builder": _FOOTERS,
     "concatenate_datasets": "`datasets.concatenate_datasets([a.to_hf(), b.to_hf()])`",
     "get_dataset_split_names": "`list(forebay.load_dataset(path))`",
     "interleave_datasets": "`datasets.interleave_datasets([a.to_hf(), b.to_hf()])`",

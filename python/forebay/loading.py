@@ -174,10 +174,12 @@ def load_dataset(
         warnings.warn(note, PerformanceWarning, stacklevel=level_of_loop())
     if _is_cut(split) and (filters is not None or found.kept.filters is not None):
         whose = "the card's filters" if filters is None else "`filters`"
+        # A card's filters would be applied without `filters`, too.
+        may_follow = found.kept.filters is None
+        behind = "; or filter what was cut: `load_dataset(..., split='train[:100]').filter(...)`" if may_follow else ""
         raise SettingError(
             f"split: {whose} choose the rows of a split, before `{split}` cuts them; choose rows of the whole split: "
-            "`load_dataset(..., split='train').take(100)`; or filter what was cut: "
-            "`load_dataset(..., split='train[:100]').filter(...)`"
+            f"`load_dataset(..., split='train').take(100)`{behind}"
         )
     for of, dataset in opened.items():
         kept = found.kept.rows_of(dataset) if filters is None else dataset

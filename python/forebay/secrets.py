@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from forebay.exceptions import SettingError
 from forebay.options import check_options
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ def unpickle_with(storage_options: Mapping[str, Any]) -> Iterator[None]:
         ...     len(pickle.loads(payload)) == len(ds)
         True
     """
+    given: object = storage_options
+    if given is None:
+        raise SettingError("storage_options: expected a dict of text, got None; an empty one takes the environment's")
     token = _GIVEN.set(check_options(storage_options))
     try:
         yield

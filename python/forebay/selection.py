@@ -31,6 +31,8 @@ class Selection:
     """
 
     def __init__(self, native: _lib.Selection) -> None:
+        if not isinstance(native, _lib.Selection):
+            raise TypeError("Selection: selections are made by `ds.selection()` and `forebay.Selection.load(uri)`")
         self._native = native
 
     @property

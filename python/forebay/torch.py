@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -80,6 +80,10 @@ class TorchStream(IterableDataset[TorchBatch]):
         runs = self._stream._begin()
         self._place.choose(self._stream, None)
         return runs
+
+    def __getitem__(self, index: Any) -> Never:
+        """Refused: batches come in their order."""
+        raise TypeError("a stream has no batches by number, but in a loop; rows by number are `ds[i]` of its dataset")
 
     def __len__(self) -> int:
         """The exact number of batches that the next iteration delivers to this rank, over all workers.

@@ -175,8 +175,11 @@ def test_what_names_no_row_is_refused(ds: fb.Dataset, key: Any, error: type[Exce
 
 
 def test_a_shuffled_dataset_has_no_row_numbers(ds: fb.Dataset) -> None:
-    with pytest.raises(fb.SettingError, match="before `shuffle`"):
-        ds.shuffle(seed=1)[0]
+    shuffled = ds.shuffle(seed=1)
+    for asked in (shuffled, shuffled.select(shuffled.selection().sample(2, 1))):
+        with pytest.raises(fb.SettingError, match="rows by number are those of the dataset before `shuffle`, of which"):
+            asked[0]
+    assert len(ds.select(ds.selection().sample(2, 1))[:]["id"]) == 2
 
 
 def test_an_empty_dataset_has_no_rows(ds: fb.Dataset) -> None:

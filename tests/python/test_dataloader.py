@@ -315,9 +315,29 @@ def test_arguments_of_to_torch_that_ask_for_nothing_go_with_collate_fn(rows: fb.
     assert len(list(fb.DataLoader(rows, 100, collate_fn=list, **nothing))) == 5
 
 
+@pytest.mark.parametrize("collate_fn", [None, list])
+def test_arguments_that_do_not_exist_are_the_loaders(rows: fb.Dataset, collate_fn: Any) -> None:
+    with pytest.raises(TypeError, match=r"^DataLoader\(\) got an unexpected keyword argument 'foo'$"):
+        fb.DataLoader(rows, 2, collate_fn=collate_fn, foo=1)
+    with pytest.raises(TypeError, match=r"argument 'columns'; `select_columns\(columns\)` before it$"):
+        fb.DataLoader(rows, 2, collate_fn=collate_fn, columns=["x"])
+
+
+def test_a_loader_has_no_sampler_and_says_how_epochs_are_set(rows: fb.Dataset) -> None:
+    loader = fb.DataLoader(rows, 2)
+    for name in ("sampler", "batch_sampler"):
+        with pytest.raises(AttributeError, match=rf"no `{name}`; instead: .*`set_epoch\(epoch\)` sets its epoch"):
+            getattr(loader, name)
+
+
 def test_what_is_no_dataset_of_ours_is_refused(rows: fb.Dataset) -> None:
     with pytest.raises(fb.SettingError, match="torch's DataLoader takes others"):
         fb.DataLoader([1, 2, 3], 2)
+    for stream in (rows.to_torch(2), rows.batches(2)):
+        with pytest.raises(
+            fb.SettingError, match="torch's DataLoader takes it with `batch_size=None`; this one takes the"
+        ):
+            fb.DataLoader(stream, 2)
     with pytest.raises(fb.SettingError, match="`ds.shuffle` shuffles this dataset"):
         fb.DataLoader(rows.shuffle(3), 2, shuffle=False)
     assert batches_of(fb.DataLoader(rows.shuffle(3), 2, shuffle=True)) == batches_of(rows.shuffle(3).to_torch(2))

@@ -148,7 +148,7 @@ def test_arguments_of_formats_of_datasets_are_told_apart_from_misspelt_ones(name
 def test_arguments_of_load_dataset_of_datasets_are_told_apart_from_misspelt_ones(path):
     theirs = {*inspect.signature(datasets.load_dataset).parameters}
     theirs |= {"batch_size", "on_bad_files"}  # of its Parquet reader
-    theirs.add("trust_remote_code")  # which it had
+    theirs |= {"trust_remote_code", "use_auth_token"}  # which it had
     assert theirs >= set(familiar.OF_LOAD)
     assert not set(familiar.OF_LOAD) & set(inspect.signature(fb.load_dataset).parameters)
     for name, instead in familiar.OF_LOAD.items():
@@ -265,6 +265,28 @@ def test_methods_of_a_dict_of_splits_are_those_of_every_split(tmp_path):
         assert (len(expected), repr(expected)) == (3, repr(split))
     with pytest.raises(TypeError, match=r"shuffle\(\) has no argument `buffer_size`"):
         splits.shuffle(buffer_size=3)
+
+
+def test_mapping_in_processes_says_where_that_is(ds):
+    with pytest.raises(
+        TypeError, match=r"^map\(\) has no argument `num_proc`; `ds.map\(function, num_proc=...\)` runs"
+    ):
+        ds.to_hf().map(dict, num_proc=2)
+    with pytest.raises(TypeError, match=r"map\(\) got an unexpected keyword argument 'no_such_name'$"):
+        ds.to_hf().map(dict, no_such_name=2)
+
+
+def test_a_stream_has_no_batches_by_number(ds):
+    with pytest.raises(TypeError, match=r"no batches by number, but in a loop; rows by number are `ds\[i\]`"):
+        ds.to_torch(2)[0]
+
+
+def test_names_that_are_no_text_are_those_of_the_argument(ds):
+    for mapping in ({"x": 5}, {5: "x"}):
+        with pytest.raises(fb.SettingError, match="^column_mapping: expected text, got 5$"):
+            ds.rename_columns(mapping)
+    with pytest.raises(fb.SettingError, match="^new_column_name: expected text, got 5$"):
+        ds.rename_column("x", 5)
 
 
 def test_a_function_is_no_filter_and_says_where_it_is_one(ds):

@@ -181,7 +181,8 @@ def test_steps_on_what_to_hf_made_are_named(paths: list[str]) -> None:
     ("make", "message"),
     [
         (lambda _: datasets.Dataset.from_dict({"a": [1]}), "expected a `datasets.IterableDataset`, got Dataset"),
-        (lambda _: 3, "got int"),
+        (lambda _: 3, "got int; load it with `streaming=True`"),
+        (lambda paths: fb.load_dataset(paths, split="train"), "got Dataset of Forebay; use it as it is$"),
         (lambda _: datasets.Dataset.from_dict({"a": [1]}).to_iterable_dataset(), "expected one of Parquet files"),
         (lambda paths: streamed(paths, on_bad_files="skip"), "on_bad_files: expected 'error', got 'skip'"),
         (

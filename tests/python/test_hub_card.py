@@ -339,10 +339,15 @@ def test_columns_and_filters_that_mean_nothing_are_refused(tmp_path, said, words
 
 def test_a_slice_of_rows_that_the_card_chooses_is_refused(tmp_path):
     source = put(tmp_path / "kept", kept_files())
-    with pytest.raises(fb.SettingError, match=r"the card's filters choose the rows of a split, before `train\[:2\]`"):
+    with pytest.raises(
+        fb.SettingError, match=r"the card's filters choose the rows of a split, before `train\[:2\]`.*take\(100\)`$"
+    ):
         fb.load_dataset(source, split="train[:2]")
-    with pytest.raises(fb.SettingError, match=r"`filters` choose the rows of a split, before `train\[:2\]`"):
-        fb.load_dataset(source, split="train[:2]", filters="id > 0")
+    for name, instead in ((None, r"take\(100\)`$"), ("all", r"; or filter what was cut: .*\.filter\(\.\.\.\)`$")):
+        with pytest.raises(
+            fb.SettingError, match=rf"^split: `filters` choose the rows of a split, before `train\[:2\]`.*{instead}"
+        ):
+            fb.load_dataset(source, name, split="train[:2]", filters="id > 0")
     assert fb.load_dataset(source, "all", split="train[:2]").num_rows == 2
 
 

@@ -147,8 +147,9 @@ def test_options_are_given_to_what_is_unpickled(ds: fb.Dataset, options: dict[st
     assert len(anonymous) == NUM_ROWS
     with pytest.raises(fb.SettingError, match="aws_acess_key_id"), fb.unpickle_with({"aws_acess_key_id": "x"}):
         pickle.loads(payload)
-    with pytest.raises(fb.SettingError, match="storage_options"), fb.unpickle_with(["x"]):
-        pass
+    for wrong in (["x"], None):
+        with pytest.raises(fb.SettingError, match="storage_options: expected a dict"), fb.unpickle_with(wrong):
+            pass
     with pytest.raises(fb.SettingError, match="unpickle_with"):
         pickle.loads(payload)
 

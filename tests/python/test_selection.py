@@ -184,6 +184,11 @@ def test_more_shards_than_row_groups_warn_of_those_without_rows(tmp_path) -> Non
     assert len(one.filter("id < 0").shard(3, 4)) == 0, "which depends on the filter, so that nobody is warned"
 
 
+def test_a_selection_made_of_anything_says_what_makes_one() -> None:
+    with pytest.raises(TypeError, match=r"^Selection: selections are made by `ds.selection\(\)` and"):
+        fb.Selection("x")  # type: ignore[arg-type]
+
+
 def test_a_part_does_not_pass_for_the_whole(ds: fb.Dataset) -> None:
     parts = [ds.filter("mod = 3").shard(index, 3).selection() for index in range(3)]
     with pytest.raises(fb.SelectionError, match="part 1 of 3"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import datasets
 import numpy as np
 
+from forebay import familiar
 from forebay.compat import DatasetsFormat
 from forebay.exceptions import SettingError
 from forebay.formats import FrameFormat, TensorFormat
@@ -107,10 +108,11 @@ class IterableDataset(ResumableDataset):
             sharded = super().shard(num_shards, index, contiguous)
             return _counting(sharded, self._counted.shard_data_sources(num_shards, index))
 
+    @familiar.explained(familiar.OF_MAP_OF_ROWS)
     def map(self, function: Callable[..., Any] | None = None, *arguments: Any, **settings: Any) -> Any:
         """Applies a function to rows, or to batches of them; the length is unknown only after functions on batches."""
-        asked = _OF_MAP.bind(self, function, *arguments, **settings).arguments
         mapped = super().map(function, *arguments, **settings)
+        asked = _OF_MAP.bind(self, function, *arguments, **settings).arguments
         return mapped if asked.get("batched") else _counting(mapped, self._counted)
 
     def with_format(self, type: str | None = None) -> Any:

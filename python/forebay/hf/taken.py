@@ -104,8 +104,10 @@ def from_hf(dataset: Any, *, storage_options: Mapping[str, Any] | None = None) -
     if isinstance(dataset, dict):
         return DatasetDict({name: from_hf(one, storage_options=storage_options) for name, one in dataset.items()})
     if not isinstance(dataset, datasets.IterableDataset):
-        what = f"expected a `datasets.IterableDataset`, got {type(dataset).__name__}"
-        raise SettingError(f"dataset: {what}; load it with `streaming=True`")
+        is_ours = type(dataset).__module__.startswith("forebay.")
+        of_ours, instead = (" of Forebay", "use it as it is") if is_ours else ("", "load it with `streaming=True`")
+        got = type(dataset).__name__
+        raise SettingError(f"dataset: expected a `datasets.IterableDataset`, got {got}{of_ours}; {instead}")
     if dataset._distributed is not None:
         raise _refusal("split_dataset_by_node", "streams find their rank themselves")
     taken = _take_rows(dataset, storage_options)

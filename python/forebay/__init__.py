@@ -51,7 +51,7 @@ from forebay.exceptions import (
 from forebay.hf.taken import from_hf
 from forebay.loader import Stream
 from forebay.loading import DatasetDict, load_dataset
-from forebay.options import PoolOptions, ReadOptions, ShuffleOptions
+from forebay.options import PoolOptions
 from forebay.secrets import pickle_with_secrets, unpickle_with
 from forebay.selection import Selection
 from forebay.shaping import Image, Pack, Pad
@@ -86,13 +86,11 @@ __all__ = [
     "QueryError",
     "QueryResult",
     "Ragged",
-    "ReadOptions",
     "RowIndexError",
     "SchemaError",
     "Selection",
     "SelectionError",
     "SettingError",
-    "ShuffleOptions",
     "SkipLimitError",
     "SkippedRowsWarning",
     "StateError",

@@ -105,7 +105,7 @@ def test_a_numpy_array_is_the_batch_at_its_address(ds):
     fmt = (
         ds.select_columns("id")
         .with_format("numpy")
-        ._format.prepare(ds.select_columns("id")._make_reader(fb.ReadOptions()))
+        ._format.prepare(ds.select_columns("id")._make_reader(fb.options.ReadOptions()))
     )
     assert fmt(batch)["id"].ctypes.data == pa.record_batch(batch).column(0).buffers()[1].address
 

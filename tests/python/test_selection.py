@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import forebay as fb
+from forebay.options import ReadOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -258,7 +259,7 @@ def test_a_restricted_dataset_is_pickled(ds: fb.Dataset) -> None:
     chosen = ds.filter("mod = 3").select([17, 3, -1])
     again = pickle.loads(pickle.dumps(chosen))
     assert ids(again) == ids(chosen)
-    assert again._make_reader(fb.ReadOptions()).state(0, 1) == chosen._make_reader(fb.ReadOptions()).state(0, 1)
+    assert again._make_reader(ReadOptions()).state(0, 1) == chosen._make_reader(ReadOptions()).state(0, 1)
     shard = ds.filter("mod = 3").shard(1, 3)
     again = pickle.loads(pickle.dumps(shard))
     assert again.selection() == shard.selection()

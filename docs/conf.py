@@ -58,7 +58,7 @@ NAVIGATION = {
         "options",
         "exceptions",
     ],
-    "explanation": ["order", "architecture"],
+    "explanation": ["order", "architecture", "limits"],
     "project": [
         "benchmarks",
         "performance",
@@ -119,7 +119,15 @@ html_theme_options = {
 }
 # No menu beside pages that have few neighbours: their code and tables are wide.
 html_sidebars = {
-    page: [] for page in ("index", "tutorial", "explanation", "order", "architecture")
+    page: []
+    for page in (
+        "index",
+        "tutorial",
+        "explanation",
+        "order",
+        "architecture",
+        "limits",
+    )
 }
 
 

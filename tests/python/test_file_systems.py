@@ -244,6 +244,17 @@ def test_an_object_of_an_archive_is_read(tmp_path):
     assert ids(load(f"zip://d/*.parquet{inside}")) == list(range(30))
 
 
+@pytest.mark.parametrize("kind", ["simplecache", "filecache"])
+def test_a_cache_in_front_of_a_store_keeps_its_objects(kind, tmp_path):
+    body, folder = ids_file(0, 40), f"memory://{uuid.uuid4()}"
+    with fsspec.open(f"{folder}/a.parquet", "wb") as file:
+        file.write(body)
+    kept = tmp_path / "kept"
+    ds = fb.load_dataset(f"{kind}::{folder}/", split="train", storage_options={"cache_storage": str(kept)})
+    assert sorted(ids_of(ds.shuffle(1).batches(7))) == list(range(40))
+    assert body in {path.read_bytes() for path in kept.iterdir()}
+
+
 def test_what_fsspec_does_not_know_is_refused():
     with pytest.raises(fb.SettingError, match=r"no store for `gopher://`, expected a path, .*`s3://`"):
         load("gopher://host/a.parquet")

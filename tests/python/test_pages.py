@@ -70,8 +70,11 @@ def test_every_public_name_is_in_the_reference():
 def test_every_exception_is_in_the_table_of_errors():
     text = (ROOT / "docs/howto/errors.md").read_text()
     kinds = {kind for kind in vars(fb).values() if isinstance(kind, type) and issubclass(kind, fb.ForebayError)}
-    names = {kind.__name__ for kind in kinds - {fb.ForebayError}}
-    assert [name for name in sorted(names) if f"\n| `{name}` |" not in text] == []
+    for kind in sorted(kinds - {fb.ForebayError}, key=lambda kind: kind.__name__):
+        others = ", ".join(f"`{base.__name__}`" for base in kind.__bases__ if base is not fb.ForebayError)
+        assert f"\n| `{kind.__name__}` | {others} |" in text
+    warned = {kind.__name__ for kind in vars(fb).values() if isinstance(kind, type) and issubclass(kind, Warning)}
+    assert [name for name in sorted(warned) if f"\n| `{name}` |" not in text] == []
 
 
 def test_every_count_of_a_stream_is_in_the_reference(tmp_path):

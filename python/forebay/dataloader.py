@@ -221,7 +221,11 @@ class DataLoader:
         return self._stream.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next loop, from 0."""
+        """Sets the epoch of the next loop, from 0.
+
+        Raises:
+            SettingError: the epoch is no integer, or is negative.
+        """
         self._stream.set_epoch(epoch_meant(self._stream, epoch))
         self._is_next_epoch_due = False
 
@@ -230,7 +234,11 @@ class DataLoader:
         return self._stream._state_before_last() if is_a_batch_ahead() else self._stream.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state` in the next loop; see `Stream.load_state_dict`."""
+        """Continues from `state` in the next loop; see `Stream.load_state_dict`.
+
+        Raises:
+            StateError: the state is malformed, or belongs to another dataset, query or order.
+        """
         self._stream.load_state_dict(state)
         self._is_next_epoch_due = False
         if goes_on_behind(is_over=self._stream._is_over):

@@ -90,7 +90,7 @@ class Dataset:
         self._prepared_format: Format | None = None
         self._weights: _lib.Weights | None = None
 
-    # Hidden from type checkers, which would take it to mean that a dataset has every attribute.
+    # Hidden from type checkers, which would take it to mean that a dataset has every attribute, or is an array.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Never:
@@ -323,7 +323,12 @@ class Dataset:
         return cast
 
     def cast_column(self, column: str, feature: Any) -> Dataset:
-        """Changes the feature of one column; see `cast`."""
+        """Changes the feature of one column; see `cast`.
+
+        Raises:
+            ColumnNotFoundError: the column is not in the dataset.
+            SettingError: the feature is none, or there is no conversion to its type.
+        """
         return self.cast({check_text("column", column): feature})
 
     def decode(self, enable: bool = True) -> Dataset:
@@ -524,6 +529,13 @@ class Dataset:
 
         Takes row numbers (negative ones count from the end), slices with steps, lists and arrays of row numbers, and
         arrays with a Boolean per row. Numbers count the kept rows, in the dataset's order.
+
+        Raises:
+            RowIndexError: a row number is out of range.
+            SettingError: the dataset is shuffled, or the key has none of these forms.
+            TensorError: a column has no form in the format.
+            DataError: bytes cannot be decoded.
+            StoreError: the store fails.
 
         Example:
             >>> small = ds.select_columns(["path", "size"])
@@ -770,6 +782,7 @@ class Dataset:
         Raises:
             TensorError: a column has no form in the chosen format. Raised here; while iterating, only if lists
                 [seemed to have one length](../howto/tensors.md#lists-of-different-lengths).
+            ForebayError: all else as in `to_torch`, except what is about torch.
 
         Example:
             >>> import pyarrow as pa
@@ -844,7 +857,8 @@ class Dataset:
             memory_limit: Bytes in flight, decoded and ready, in total. Never changes the order.
             num_threads: Threads that decode and gather; one per core by default.
             on_error: What to do with rows that cannot be read because an object is damaged, gone, or out of reach for
-                longer than the store's `retry_for`: `"raise"` ends the stream with the error, `"skip"` leaves them out.
+                longer than the store's `retry_for`: `"raise"` ends the stream with the error, `"skip"` leaves them out
+                (not with `padding`, `pack`, `decode`, `mesh` or `replicate`).
                 Their positions stay [empty](../howto/errors.md#rows-that-cannot-be-read), so other rows keep their
                 order and rank. `Stream.holes` and the state list what was left out.
             max_skipped: How many rows of an epoch `on_error="skip"` may leave out, counting those of `Stream.holes`: a
@@ -878,7 +892,13 @@ class Dataset:
             TensorError: a column has no form, or not the requested one. Raised here; while iterating, only if lists
                 [seemed to have one length](../howto/tensors.md#lists-of-different-lengths).
             ColumnNotFoundError: `forms` names a column that is not in the dataset.
+            SettingError: an argument cannot work, or two of them exclude each other.
             VersionError: torch is not installed.
+            QueryError: when rows are first needed, here or while iterating: a filter or query fails on a value.
+            StoreError: likewise: the store fails, or an object has changed.
+            DataError: likewise: bytes cannot be decoded.
+            MemoryLimitError: likewise: `memory_limit` cannot hold what is needed at once.
+            AgreementError: while iterating, ranks are about to read different epochs.
             SkipLimitError: while iterating, more than `max_skipped` rows could not be read.
 
         Example:
@@ -1172,6 +1192,11 @@ class Dataset:
 
         Batches have up to 65,536 rows, and fewer if these take more than 16 MiB. If the dataset is not shuffled, no
         batch spans two large row groups, and batches are handed over as decoded, without a copy.
+
+        Raises:
+            SettingError: the dataset is repeated.
+            ForebayError: a filter fails on a value, or the store fails; while the consumer reads, an
+                [exception of its own](../howto/errors.md#through-arrow).
         """
         batch_rows = self._make_reader(ReadOptions(), reads_all=True).fitting_batch_rows
         return self.batches(batch_rows, rank=0, world_size=1).hand_over(requested_schema, follows_parts=True)

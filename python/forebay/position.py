@@ -80,7 +80,11 @@ class Position:
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch, from 0. An epoch other than the current one starts at its beginning."""
+        """Sets the epoch, from 0. An epoch other than the current one starts at its beginning.
+
+        Raises:
+            SettingError: the epoch is no integer, is negative, or is too large for its passes to be numbered.
+        """
         self._chosen = epoch = check_count("epoch", epoch, least=0, most=self._passes.most_epoch)
         if epoch != self._epoch:
             self._start = self._at = self._beginning(epoch)

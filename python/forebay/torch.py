@@ -115,7 +115,8 @@ class TorchStream(IterableDataset[TorchBatch]):
         Applies to loops that begin afterwards, here and in DataLoader workers, including persistent ones.
 
         Raises:
-            SettingError: a loader of `accelerate` would divide these batches among the ranks a second time.
+            SettingError: the epoch is no integer, or is negative; a loader of `accelerate` would divide these batches
+                among the ranks a second time.
         """
         check_undivided(self, self._stream._share)
         epoch = epoch_meant(self._stream, epoch)
@@ -138,7 +139,11 @@ class TorchStream(IterableDataset[TorchBatch]):
         return self._stream.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state` in the next loop; the loop after that begins at 0. See `Stream.load_state_dict`."""
+        """Continues from `state` in the next loop; the loop after that begins at 0. See `Stream.load_state_dict`.
+
+        Raises:
+            StateError: the state is malformed, or belongs to another dataset, query or order.
+        """
         self._stream.load_state_dict(state)
         if goes_on_behind(is_over=self._stream._is_over):
             self._stream._go_on_to(self.epoch + 1, batches_taken())

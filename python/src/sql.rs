@@ -222,7 +222,7 @@ impl Poll for QueryStream {
     }
 }
 
-const CLOSED: &str = "it was closed or consumed before";
+const CLOSED: &str = "it was closed or consumed before; query again";
 
 impl PyRows {
     fn new(stream: QueryStream) -> Self {

@@ -89,7 +89,7 @@ impl ImageColumn {
                 Ok(()) => {}
                 Err(_) if self.settings.on_error == OnError::Skip => *is_kept = false,
                 Err(reason) => {
-                    let reason = format!("{reason}; `fb.Image(on_error=\"skip\")` leaves such rows out");
+                    let reason = format!("{reason}; `on_error=\"skip\"` of its `fb.Image` leaves such rows out");
                     return Err(Fault { row, column: self.name.clone(), reason });
                 }
             }

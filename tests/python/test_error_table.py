@@ -768,7 +768,7 @@ QUERIES = {
         lambda _: fb.read_query("a" * 5000), fb.SettingError, ValueError, ("query: there is no saved query 'aaa",)
     ),
     "rows of a query that went to another": Case(
-        read_twice, fb.ClosedError, ValueError, ("the stream is closed", "consumed before")
+        read_twice, fb.ClosedError, ValueError, ("the stream is closed", "consumed before; query again")
     ),
     "a condition on an unknown column": Case(
         lambda folder: opened(folder).filter([("idd", "==", 1)]),

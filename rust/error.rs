@@ -489,7 +489,7 @@ pub enum Error {
     },
 
     /// The operating system refused to create a thread.
-    #[error("cannot start a thread")]
+    #[error("cannot start a thread; allow more open files (`ulimit -n`), threads (`ulimit -u`) or memory")]
     Thread {
         /// What the system said.
         source: std::io::Error,

@@ -140,7 +140,7 @@ class ClosedError(ForebayError, ValueError):
 
 
 class TransformError(ForebayError, RuntimeError):
-    """A function on batches raised, and its exception is the `__cause__`, or it returned something invalid."""
+    """A function on batches raised, which is the `__cause__`, or returned something invalid, or could not be run."""
 
 
 class WorkerDiedError(TransformError):

@@ -91,6 +91,57 @@ def test_a_store_is_read_with_the_connections_that_there_may_be(proxy: FaultProx
     assert "Too many open files (os error 24); `ulimit -n`" in done.stderr
 
 
+MAPS_WITH_FEW_DESCRIPTORS = """
+import os, resource, sys
+import forebay as fb
+
+ds = fb.load_dataset(sys.argv[1], split="train").take(4000).shuffle(1)
+allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def mapped():
+    return ds.map(lambda batch: {"id": list(batch["id"])}, batched=True, num_proc=2).batches(50)
+
+
+def num_open():
+    # The directory that is being listed has one, too.
+    return len(os.listdir("/proc/self/fd")) - 1
+
+
+def read(stream, ids):
+    for batch in stream:
+        ids += batch["id"]
+
+
+expected = []
+read(mapped(), expected)
+for room in (0, 9, 17, 29, 41):
+    stream, ids, before = mapped(), [], num_open()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + room, allowed[1]))
+    try:
+        read(stream, ids)
+    except (fb.TransformError, fb.StoreError) as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+    state = stream.state_dict()
+    assert state["position"] == len(ids)
+    assert len(ids) == len(expected) or num_open() == before, (num_open(), before)
+    stream.load_state_dict(state)
+    read(stream, ids)
+    assert ids == expected
+    # Ends the workers.
+    del stream
+"""
+
+
+def test_functions_go_on_where_no_descriptor_was_left_for_their_processes(folder: Path) -> None:
+    said = run_python(MAPS_WITH_FEW_DESCRIPTORS, folder).splitlines()
+    words = "use fewer processes (`num_proc`, `num_workers`), have each hold fewer batches (`prefetch`, "
+    for what in ("to start workers", "to send a batch to a worker"):
+        assert any(text.startswith(f"map: no file descriptor is left {what}; {words}") for text in said), said
+    assert all("`ulimit -n`" in text or "ended with exit status 1 before it began" in text for text in said), said
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process has mapped is read from `/proc`")
 @pytest.mark.parametrize("mib", [8, 24, 40])
 def test_threads_that_the_system_refuses_are_an_error(folder: Path, mib: int) -> None:

@@ -293,6 +293,13 @@ class Outbox(Box):
         """Closes the files that not all readers have got."""
         self._files.close()
 
+    def clear(self) -> None:
+        """Forgets all blocks, once there is no reader left. What is lent of them stays."""
+        self._blocks.clear()
+        self._free.clear()
+        self._supplied.clear()
+        self._addresses.clear()
+
 
 class Files:
     """The files of blocks, as long as there is someone who does not have them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import multiprocessing.process
 import os
@@ -15,7 +16,7 @@ import time
 import weakref
 from collections import OrderedDict
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from forebay.exceptions import SettingError, TransformError, WorkerDiedError
 from forebay.pool.channel import LoopChannel, Message
@@ -47,6 +48,9 @@ HOW_TO_BEGIN = (
 
 FROM_STDIN = "; processes must be able to find the program: put what Python reads from its standard input into a file"
 
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS)
+"""What the system says if the process or the machine has too many files open, or on their way to other processes."""
+
 MOST_RESULTS_IN_USE = 4
 """The most batches of a worker that the loop may keep before it gets copies, besides those under way."""
 
@@ -65,22 +69,41 @@ class Processes:
         self.capacity = num_workers * prefetch
         self._few = prefetch // 2
         self._owner = os.getpid()
-        self._selector = selectors.DefaultSelector()
         self._num_given = self._num_abandoned = 0
         self.num_skipped = 0
         self._workers: list[Worker] = []
-        _CREWS.add(self)
         self._outbox = Outbox(num_workers)
-        self._end = weakref.finalize(self, _end, self._workers, self._outbox, self._selector, self._owner)
-        context = multiprocessing.get_context(start_method)
-        for number in range(num_workers):
-            with _without_interrupts():
-                worker = Worker(context, setting, number, prefetch, self._outbox)
-                self._workers.append(worker)
-                self._selector.register(worker.channel, selectors.EVENT_READ, worker)
-                self._selector.register(worker.ending, selectors.EVENT_READ, worker)
-        for worker in self._workers:
-            self._send(worker, Message("job"), job)
+        try:
+            self._selector = selectors.DefaultSelector()
+            self._end = weakref.finalize(self, _end, self._workers, self._outbox, self._selector, self._owner)
+            _CREWS.add(self)
+            self._start(job, prefetch, multiprocessing.get_context(start_method))
+        except OSError as error:
+            self._refuse(error, "to start workers")
+
+    def _start(self, job: bytes, prefetch: int, context: Any) -> None:
+        """Starts the workers, all or none."""
+        try:
+            for number in range(self.num_workers):
+                with _without_interrupts():
+                    worker = Worker(context, self.setting, number, prefetch, self._outbox)
+                    self._workers.append(worker)
+                    self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+                    self._selector.register(worker.ending, selectors.EVENT_READ, worker)
+            for worker in self._workers:
+                self._send(worker, Message("job"), job)
+        except BaseException:
+            self.close()
+            raise
+
+    def _refuse(self, error: OSError, what: str) -> NoReturn:
+        """Raises the error of the system, or one that says what to do if no file descriptor is left."""
+        if error.errno not in NO_DESCRIPTORS:
+            raise error
+        raise TransformError(
+            f"{self.setting}: no file descriptor is left {what}; use fewer processes (`num_proc`, `num_workers`), have "
+            "each hold fewer batches (`prefetch`, `prefetch_factor`), or raise the number of descriptors (`ulimit -n`)"
+        ) from error
 
     @property
     def is_usable(self) -> bool:
@@ -110,15 +133,16 @@ class Processes:
         """Makes the worker with the fewest tasks run the program on a batch; returns the number of the task.
 
         Raises:
-            OSError: as in `collect`.
+            TransformError: there is no file descriptor left to send it; the workers have ended.
+            OSError: the system refused something else.
         """
         self._num_given += 1
         worker = min(self._workers, key=lambda worker: len(worker.tasks))
         try:
             self._send(worker, Message("task", self._num_given, about=tuple(rows)), value)
-        except OSError:
+        except OSError as error:
             self.close()
-            raise
+            self._refuse(error, "to send a batch to a worker")
         worker.tasks[self._num_given] = rows
         return self._num_given
 
@@ -132,15 +156,15 @@ class Processes:
 
         Raises:
             WorkerDiedError: a worker has ended.
-            TransformError: a worker cannot load the program.
-            OSError: there is no file descriptor or memory left for what a worker sends, so that it is lost.
+            TransformError: a worker cannot load the program, or there is no file descriptor left for what one sends.
+            OSError: the system refused something else.
         """
         try:
             yield from self._collect(seconds)
-        except OSError:
+        except OSError as error:
             # A crew of which messages are lost cannot be used again.
             self.close()
-            raise
+            self._refuse(error, "to receive a result from a worker")
 
     def _collect(self, seconds: float) -> Iterator[Done]:
         # Whether each worker has ended. Acted on only after its messages, so that these are taken first.
@@ -180,8 +204,10 @@ class Processes:
         self._num_abandoned = self._num_given
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Ends the workers, and unmaps the blocks that nobody uses."""
         self._end()
+        self._workers.clear()
+        self._outbox.clear()
 
     def forget(self) -> None:
         """In a fork: leaves the workers to the parent process, and closes the connections to them."""
@@ -208,22 +234,19 @@ class Worker:
         self._outbox = outbox
         self.has_begun = False
         self._reason = ""
-        ours, theirs = socket.socketpair()
-        self._life, its_life = socket.socketpair()
-        # Even if the program has set a default timeout for sockets.
-        theirs.setblocking(True)
-        with theirs, its_life:
+        with contextlib.ExitStack() as theirs_only, contextlib.ExitStack() as on_failure:
+            ours, theirs = _connection(on_failure, theirs_only)
+            self._life, its_life = _connection(on_failure, theirs_only)
+            # Even if the program has set a default timeout for sockets.
+            theirs.setblocking(True)
             # A daemon, so that `multiprocessing` also ends it if this process ends in a way that it notices.
             self.process = context.Process(
                 target=main, args=(theirs, its_life, number, setting), name=f"forebay-{number}", daemon=True
             )
-            try:
-                self.process.start()
-                self.ending = _ending_of(self.process)
-            except BaseException:
-                ours.close()
-                self._life.close()
-                raise
+            on_failure.callback(self.end)
+            self.process.start()
+            self.ending = _ending_of(self.process)
+            on_failure.pop_all()
         self.channel = LoopChannel(ours)
 
     def send(self, message: Message, value: object) -> None:
@@ -298,7 +321,7 @@ class Worker:
         """Kills the process if it still runs, and waits until it has ended."""
         if self.process.is_alive():
             self.process.kill()
-        self.process.join()
+            self.process.join()
         self.process.close()
         # Only now: closing it kills the worker.
         self._life.close()
@@ -330,6 +353,12 @@ class Worker:
         rows = next(iter(self.tasks.values()), None)
         doing = rows or "nothing to do"
         return f"{self._setting}: worker {self.number} ended {how} while it had {doing}{self._reason}"
+
+
+def _connection(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
+    """Returns the two ends of a connection, each closed with its stack."""
+    first, second = socket.socketpair()
+    return ours.enter_context(first), theirs.enter_context(second)
 
 
 def _ending_of(process: Any) -> int:

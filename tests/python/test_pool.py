@@ -1063,7 +1063,7 @@ def test_a_process_that_is_forked_leaves_the_workers_alone(folder: Path) -> None
     if not (pid := os.fork()):
         try:
             next(batches)
-        except fb.WorkerDiedError as error:
+        except fb.ClosedError as error:
             print(error, flush=True)
         [other] = {pid for batch in stream for pid in batch["pid"]}
         print(other not in pids, flush=True)
@@ -1358,7 +1358,7 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_does_not_have(rows: 
         signal.alarm(30)
         try:
             list(batches)
-        except fb.WorkerDiedError:
+        except fb.ClosedError:
             os._exit(0)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

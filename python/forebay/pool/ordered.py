@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from forebay.exceptions import TransformTimeoutError, WorkerDiedError
+from forebay.exceptions import ClosedError, TransformTimeoutError
 from forebay.transforms import Rows
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Ordered:
     def _check_owner(self) -> None:
         """Refuses to deliver in a fork: workers and batches belong to the parent process."""
         if self._owner != os.getpid():
-            raise WorkerDiedError(
+            raise ClosedError(
                 f"{self._crew.setting}: the workers belong to the process that this one was forked from; begin another "
                 "loop"
             )

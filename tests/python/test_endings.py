@@ -379,6 +379,41 @@ going()
 """
 
 
+WAITS_FOR_FUNCTIONS = """
+def afterwards():
+    try:
+        print(len(list(begun)))
+    except fb.ClosedError as error:
+        print(error)
+    # Threads that were told of an error would print it.
+    time.sleep(2)
+
+
+def read(event):
+    while True:
+        for batch in stream:
+            event.set()
+
+
+stream = ds.map(lambda batch: [time.sleep(0.02), batch][1], batched=True, num_proc=1).batches(10)
+begun = iter(stream)
+next(begun)
+events = [threading.Event() for _ in range(2)]
+for event in events:
+    threading.Thread(target=read, args=(event,), daemon=True).start()
+for event in events:
+    event.wait()
+going()
+"""
+
+
+def test_threads_that_wait_for_functions_at_exit_say_nothing(corpus: Path, tmp_path: Path) -> None:
+    ending = run_to_its_end(AFTERWARDS + START + WAITS_FOR_FUNCTIONS, corpus, folder=tmp_path)
+    check(ending, 0)
+    assert ending.err == ""
+    assert ending.out == ["map: the workers have ended, as the program does"]
+
+
 def test_at_exit_no_batch_is_made_that_nobody_asks_for(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from forebay.exceptions import SettingError, TransformError, WorkerDiedError
+from forebay.exceptions import ClosedError, SettingError, TransformError, WorkerDiedError
 from forebay.pool.channel import LoopChannel, Message
 from forebay.pool.memory import Inbox, Outbox
 from forebay.pool.ordered import Done
@@ -71,6 +71,7 @@ class Processes:
         self._owner = os.getpid()
         self._num_given = self._num_abandoned = 0
         self.num_skipped = 0
+        self._is_closed = False
         self._workers: list[Worker] = []
         self._outbox = Outbox(num_workers)
         try:
@@ -93,8 +94,29 @@ class Processes:
             for worker in self._workers:
                 self._send(worker, Message("job"), job)
         except BaseException:
+            self._leave_at_exit()
             self.close()
             raise
+
+    def _fail(self, error: Exception, what: str) -> NoReturn:
+        """Raises an error; ends the workers if it is one of the system, with which messages are lost."""
+        self._leave_at_exit()
+        if isinstance(error, OSError):
+            self.close()
+            self._refuse(error, what)
+        raise error
+
+    def _leave_at_exit(self) -> None:
+        """Has a thread wait for its end if Python is ending and has ended the workers, as if it waited for a stream.
+
+        Raises:
+            ClosedError: this is the thread that ends Python.
+        """
+        if self._end.alive or self._is_closed:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            threading.Event().wait()
+        raise ClosedError(f"{self.setting}: the workers have ended, as the program does")
 
     def _refuse(self, error: OSError, what: str) -> NoReturn:
         """Raises the error of the system, or one that says what to do if no file descriptor is left."""
@@ -140,9 +162,8 @@ class Processes:
         worker = min(self._workers, key=lambda worker: len(worker.tasks))
         try:
             self._send(worker, Message("task", self._num_given, about=tuple(rows)), value)
-        except OSError as error:
-            self.close()
-            self._refuse(error, "to send a batch to a worker")
+        except Exception as error:  # noqa: BLE001 - raised again
+            self._fail(error, "to send a batch to a worker")
         worker.tasks[self._num_given] = rows
         return self._num_given
 
@@ -161,10 +182,8 @@ class Processes:
         """
         try:
             yield from self._collect(seconds)
-        except OSError as error:
-            # A crew of which messages are lost cannot be used again.
-            self.close()
-            self._refuse(error, "to receive a result from a worker")
+        except Exception as error:  # noqa: BLE001 - raised again
+            self._fail(error, "to receive a result from a worker")
 
     def _collect(self, seconds: float) -> Iterator[Done]:
         # Whether each worker has ended. Acted on only after its messages, so that these are taken first.
@@ -205,6 +224,7 @@ class Processes:
 
     def close(self) -> None:
         """Ends the workers, and unmaps the blocks that nobody uses."""
+        self._is_closed = True
         self._end()
         self._workers.clear()
         self._outbox.clear()

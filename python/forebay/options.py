@@ -135,8 +135,9 @@ class PoolOptions:
     """Settings for the workers of `Dataset.map`. Never change the content or order of batches."""
 
     prefetch: int = 4
-    """Batches that each worker holds, finished or not, 1 to 1024. They come on top of `memory_limit`, and each uses up
-    to two of the files that a process may have open."""
+    """Batches that each worker holds, finished or not, 1 to 1024. They come on top of `memory_limit`. With processes,
+    `num_proc * (prefetch + 5)` of the files that the process of the loop may have open (`ulimit -n`) are in use, and up
+    to 40 more."""
     timeout: float | None = None
     """The most seconds that the loop waits for a batch; unlimited by default. Counted once the loop waits and all
     workers have started, and anew after each batch that workers still finish for a loop that was left. Does not apply

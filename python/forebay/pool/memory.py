@@ -66,8 +66,9 @@ class Block:
         self.number = number
         self.num_bytes = num_bytes
         self._lent = lent
-        self.memory = mmap.mmap(file, num_bytes)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        mapped = _mapped(file, num_bytes)
+        self.address = ctypes.addressof(mapped)
+        self.memory = memoryview(mapped).cast("B")
         self._holder: weakref.ref[Any] | None = None
 
     def hold(self) -> Any:
@@ -94,6 +95,28 @@ class Block:
         offset = _lib.address_of(buffer) - self.address
         is_inside = 0 <= offset <= self.num_bytes - buffer.nbytes
         return (offset, buffer.nbytes, self.number) if is_inside else None
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+
+def _mapped(file: int, num_bytes: int) -> Any:
+    """Returns the memory of a file as an array of ctypes. Python's `mmap` would keep a descriptor for each block.
+
+    Raises:
+        OSError: the system refused.
+    """
+    address = _LIBC.mmap(None, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+    if address == ctypes.c_void_p(-1).value:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    memory = bytes_of(num_bytes).from_address(address)
+    # Threads of streams may still write to it when Python ends.
+    weakref.finalize(memory, _LIBC.munmap, address, num_bytes).atexit = False
+    return memory
 
 
 class Box:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import arrow_types
 import numpy as np
 import polars as pl
@@ -196,6 +198,16 @@ def _without_nulls(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_without_nulls(item) for item in value]
     return value
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("s"), pa.timestamp("ms", "Europe/Berlin")])
+def test_int96_has_the_unit_and_zone_of_the_arrow_schema_else_nanoseconds(tmp_path, kind):
+    for stored, year in ((True, 9999), (False, 2262)):
+        table = pa.table({"at": pa.array([dt.datetime(2026, 1, 2, 3, 4, 5), None, dt.datetime(year, 1, 1)], kind)})
+        path = tmp_path / f"{stored}.parquet"
+        pq.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=stored)
+        got = pa.table(fb.load_dataset(path, split="train"))
+        assert got["at"].equals(table["at"] if stored else table["at"].cast(pa.timestamp("ns")))
 
 
 def test_strings_of_all_lengths_and_bytes_of_none(tmp_path):

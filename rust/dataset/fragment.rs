@@ -21,7 +21,7 @@ use crate::panics;
 use crate::plan::{self, Page, RowGroupLayout};
 use crate::source::Object;
 
-/// The message if the libraries that derive Arrow types panic; theirs follows.
+/// The message if the libraries that derive Arrow types panic; theirs follows, unless it only names Rust's functions.
 const UNREADABLE_SCHEMA: &str =
     "its schema is corrupt, or has a type that cannot be read, such as Polars' 128-bit integers";
 
@@ -81,7 +81,7 @@ impl Fragment {
         let kept = Kept::of(&footer.metadata, &tail.pieces, keep_bytes);
         // Deriving types may panic on hostile footers, and on types that only their writer knows.
         let types = panics::caught(|| schemas.types(Arc::new(footer.metadata), footer.schema_bytes))
-            .map_err(|said| refuse(format!("{UNREADABLE_SCHEMA}: {said}")))?
+            .map_err(|said| refuse(unreadable(&said)))?
             .map_err(|error| refuse(error.to_string()))?;
         if let Some(column) = &types.duplicate {
             return Err(Error::DuplicateColumn { url: object.url.clone(), column: column.clone() });
@@ -290,6 +290,12 @@ pub(super) fn decoded_bytes(column: &ColumnChunkMetaData) -> u64 {
         }
     };
     fixed.max(unsigned(column.uncompressed_size()))
+}
+
+/// Returns why an object is refused for whose types the libraries panicked, saying `said`.
+fn unreadable(said: &str) -> String {
+    let is_of_rust = said.contains("called `");
+    if is_of_rust { UNREADABLE_SCHEMA.to_owned() } else { format!("{UNREADABLE_SCHEMA}: {said}") }
 }
 
 /// Refuses metadata that would break later arithmetic or the decoder.

@@ -307,15 +307,15 @@ def too_high(*, is_list: bool) -> bytes:
     return of_pages(LISTS if is_list else NULLS, page(100, len(body), body), 100, 100, codec=UNCOMPRESSED)
 
 
-def with_metadata(key: bytes, value: bytes) -> bytes:
-    """Returns a sound file with a value in its footer's metadata."""
+def with_metadata(key: bytes, value: bytes, body: bytes | None = None) -> bytes:
+    """Returns a sound file, or `body`, with a value in its footer's metadata."""
 
     def change(footer: Struct) -> None:
         pairs = [pair for pair in footer.get(5, []) if pair[1] != key]
         pairs.append(Struct({1: (BINARY, key), 2: (BINARY, value)}))
         footer.put(5, LIST, Items(STRUCT, pairs))
 
-    return hostile.with_footer(hostile.parquet(data.ids_table(100)), change)
+    return hostile.with_footer(body or hostile.parquet(data.ids_table(100)), change)
 
 
 def moved(change: Callable[[Struct, int], object]) -> bytes:
@@ -459,6 +459,17 @@ READABLE = {
     "features that claim a class of 2^62 names",
     "metadata of 8 MiB",
 }
+
+
+def test_a_type_that_makes_a_library_panic_is_refused_without_the_panics_words(tmp_path: Path):
+    body = hostile.parquet(pa.table({"n": pa.array([1], pa.decimal128(30, 2))}))
+    key = b"ARROW:schema"
+    [schema] = [base64.b64decode(pair[2]) for pair in hostile.split(body)[1][5] if pair[1] == key]
+    negative = schema.replace((30).to_bytes(4, "little"), (-30).to_bytes(4, "little", signed=True))
+    assert negative != schema
+    (tmp_path / "a.parquet").write_bytes(with_metadata(key, base64.b64encode(negative), body))
+    with pytest.raises(fb.DataError, match="its schema is corrupt, .* such as Polars' 128-bit integers$"):
+        fb.load_dataset(tmp_path / "a.parquet", split="train")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -222,7 +222,7 @@ fn of_zigzag(number: u64) -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -240,7 +240,7 @@ mod tests {
     }
 
     /// Writes numbers in blocks of 128, in four parts, following the specification. Differences wrap around.
-    fn encode(numbers: &[i64]) -> Vec<u8> {
+    pub(in crate::decode) fn encode(numbers: &[i64]) -> Vec<u8> {
         let mut out = Vec::new();
         let first = numbers.first().copied().unwrap_or(0);
         for number in [128, 4, numbers.len() as u64, to_zigzag(first)] {

@@ -30,7 +30,9 @@ pub(super) fn make_plain(
     plain.clear();
     match (encoding, stored) {
         (Encoding::Streams, Stored::Fixed(width)) => join(values, width, plain)?,
-        (Encoding::Differences, Stored::Fixed(4)) => add_up::<u32>(values, num_values, plain)?,
+        (Encoding::Differences, Stored::Fixed(4)) => {
+            add_up::<u32>(values, num_values, plain).or_else(|_| add_up_wide(values, num_values, plain))?;
+        }
         (Encoding::Differences, Stored::Fixed(8)) => add_up::<u64>(values, num_values, plain)?,
         (Encoding::Prefixes, Stored::Any) => add_prefixes(values, num_values, plain)?,
         _ => return Ok(false),
@@ -70,6 +72,15 @@ fn add_up<T: Number>(differences: &[u8], num_values: usize, values: &mut Vec<u8>
     }
     reserve(values, num_values.saturating_mul(size_of::<T>()))?;
     header.read(rest, |numbers: &[T]| values.extend_from_slice(numbers.to_byte_slice())).ok_or(MALFORMED)?;
+    Ok(())
+}
+
+/// Sums up numbers of four bytes whose differences have more, because DuckDB does not let them wrap around.
+fn add_up_wide(differences: &[u8], num_values: usize, values: &mut Vec<u8>) -> Fit<()> {
+    let mut wide = Vec::new();
+    add_up::<u64>(differences, num_values, &mut wide)?;
+    values.clear();
+    values.extend(wide.as_chunks::<8>().0.iter().flat_map(|&[a, b, c, d, ..]| [a, b, c, d]));
     Ok(())
 }
 
@@ -120,4 +131,22 @@ fn reserve(values: &mut Vec<u8>, num_bytes: usize) -> Fit<()> {
         return Err(TOO_MUCH);
     }
     values.try_reserve(num_bytes).map_err(|_| Misfit::MEMORY)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::delta::tests::encode;
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn numbers_of_four_bytes_may_have_wider_differences(numbers in prop::collection::vec(any::<i32>(), 0..400)) {
+            let wide: Vec<i64> = numbers.iter().copied().map(i64::from).collect();
+            let mut plain = Vec::new();
+            let is_made = make_plain(Encoding::Differences, &encode(&wide), Stored::Fixed(4), numbers.len(), &mut plain);
+            prop_assert_eq!((is_made, &plain[..]), (Ok(true), numbers.to_byte_slice()));
+        }
+    }
 }

@@ -166,7 +166,7 @@ def large_dictionaries(schema: pa.Schema) -> pa.Schema:
 
 DUCKDB_VERSIONS = {
     "V1": ("ROW_GROUP_SIZE 2048", DUCKDB_REFUSES),
-    # It writes deltas of 33 bits, which pyarrow does not read either.
+    # It writes deltas of 33 bits, which pyarrow does not read.
     "V2": ("DICTIONARY_SIZE_LIMIT 3", re.compile(rf"{DUCKDB_REFUSES.pattern}|\bu?int32$|int32>")),
 }
 
@@ -201,15 +201,28 @@ def test_arrays_of_duckdb_hold_what_was_written(tmp_path):
     check_equal(pa.table(fb.load_dataset(tmp_path / "a.parquet", split="train")), table)
 
 
-def test_deltas_of_33_bits_are_refused(tmp_path):
-    duckdb_writes(
-        pa.table({"x": pa.array([0, 2**31 - 1, -(2**31)] * 100, pa.int32())}),
-        tmp_path / "a.parquet",
-        "PARQUET_VERSION 'V2', DICTIONARY_SIZE_LIMIT 1",
+@pytest.mark.parametrize("has_nulls", [False, True])
+def test_deltas_of_33_bits_are_those_that_were_written(tmp_path, has_nulls):
+    signed = [0, 2**31 - 1, -(2**31), 2**31 - 1, -5, None if has_nulls else 7, 1] * 1000 + [9] * 3000
+    unsigned = [value if value is None else value % 2**32 for value in signed]
+    table = pa.table(
+        {
+            "signed": pa.array(signed, pa.int32()),
+            "unsigned": pa.array(unsigned, pa.uint32()),
+            "list": pa.array([[value, 2**31 - 1] for value in signed], pa.list_(pa.int32())),
+            "struct": pa.array([{"x": value} for value in signed], pa.struct([("x", pa.int32())])),
+        }
     )
-    says = r"cannot decode column `x` in row group 0 of `.*a\.parquet`.*'min_delta' too large"
-    with pytest.raises(fb.DataError, match=says):
-        list(fb.load_dataset(tmp_path / "a.parquet", split="train"))
+    duckdb_writes(table, tmp_path / "a.parquet", "PARQUET_VERSION 'V2', DICTIONARY_SIZE_LIMIT 1, ROW_GROUP_SIZE 2048")
+    ds = fb.load_dataset(tmp_path / "a.parquet", split="train")
+    check_equal(pa.table(ds), table)
+    for condition, is_kept in (
+        ("signed >= 2147483647", [value == 2**31 - 1 for value in signed]),
+        ("signed < -5", [value == -(2**31) for value in signed]),
+        ("unsigned > 4000000000", [value == -5 for value in signed]),
+        ("signed = 9", [value == 9 for value in signed]),
+    ):
+        check_equal(pa.table(ds.filter(condition)), table.filter(pa.array(is_kept)))
 
 
 def test_intervals_with_months_are_refused_and_the_other_columns_are_read(tmp_path):

@@ -5,7 +5,9 @@
 //! produces what is refused here.
 //!
 //! Checksums do not cover headers. So if rows are skipped, by the number that a header or the page index claims, these
-//! have to agree.
+//! have to agree. If a page has a checksum, the footer has to name its encoding, and levels of version 2 have to be as
+//! many, and as long, as its header says. Other pages may be damaged anyway, and some of their writers leave encodings
+//! out of the footer, or cut the last levels short.
 
 use std::ops::Range;
 
@@ -162,6 +164,9 @@ impl<'a> Claims<'a> {
         let unpacked_bytes = if is_compressed { unpacked_bytes } else { stored_bytes };
         match fields.page_type() {
             Some(DATA_PAGE | DATA_PAGE_V2) => {
+                if fields.has_checksum() && !is_named(fields, self.column) {
+                    return Err("a page has an encoding that its footer does not name".to_owned());
+                }
                 self.num_values += num_values as u64;
                 if self.num_values > self.all_values() {
                     return Err(self.miscounted());
@@ -371,6 +376,14 @@ impl<'a> Claims<'a> {
                 })
             };
             let (num_rows, num_present) = (count(0, 0)?, count(1, max[1])?);
+            if let Some(Second { num_nulls, .. }) = fields.second().filter(|_| fields.has_checksum()) {
+                let are_exact =
+                    |(levels, max): (&[u8], i16)| max == 0 || levels::are_exact(levels, num_levels, width_of(max));
+                let has_others = num_nulls.is_some_and(|num_nulls| num_nulls + num_present != num_levels);
+                if has_others || !levels.into_iter().zip(max).all(are_exact) {
+                    return Err("a page has other levels than it claims".to_owned());
+                }
+            }
             if self.is_of_lists() {
                 // After the last page there are no rows that could be confused.
                 let claim = fields.second().filter(|_| self.is_in_part && pages.peek().is_some());
@@ -460,13 +473,26 @@ fn are_encrypted(bytes: &[u8]) -> bool {
 
 /// Returns how many of a page's levels, up to `max`, are `wanted`.
 fn count_levels(bytes: &[u8], are_old: bool, num_levels: usize, max: i16, wanted: i16) -> Fit<usize> {
-    let width = (i16::BITS - max.leading_zeros()) as usize;
+    let width = width_of(max);
     let stored = match (max, are_old) {
         (0, _) => return Ok(num_levels),
         (_, true) => Hybrid::of_packed(bytes.len(), width)?,
         (_, false) => Hybrid::new(0, width)?,
     };
     levels::count(bytes, stored, num_levels, max.unsigned_abs().into(), wanted.unsigned_abs().into())
+}
+
+/// Returns the number of bits of levels up to `max`.
+fn width_of(max: i16) -> usize {
+    (i16::BITS - max.leading_zeros()) as usize
+}
+
+/// Returns whether the footer names the encoding of a data page: among those of data pages, or if it does not list them
+/// separately, of all pages. Some footers name none.
+fn is_named(fields: &Fields, column: &ColumnChunkMetaData) -> bool {
+    let of_data_pages = column.page_encoding_stats_mask().filter(|mask| mask.as_i32() != 0);
+    let named = of_data_pages.unwrap_or(column.encodings_mask()).as_i32();
+    named == 0 || fields.encoding_bits().is_some_and(|bits| bits & i64::from(named) != 0)
 }
 
 /// Returns whether this many length-prefixed texts are within `values`.

@@ -48,7 +48,7 @@ impl Flat {
             let page = self.pages.next()?.ok_or(Misfit::MISSING)?;
             let num_values = page.header.num_values;
             if page.header.kind == Kind::Dictionary {
-                self.pages.open(page, false, false)?;
+                self.pages.open(page, [0, 0])?;
                 self.leaf.set_dictionary(self.pages.values(), num_values)?;
                 continue;
             }
@@ -68,7 +68,7 @@ impl Flat {
     fn open(&mut self, page: Page) -> Fit<()> {
         let (kind, num_values) = (page.header.kind, page.header.num_values);
         let encoding = kind.encoding(false, self.value > 0)?;
-        self.pages.open(page, false, self.value > 0)?;
+        self.pages.open(page, [0, self.value])?;
         let validity = match (self.value, self.hidden) {
             (0, _) => None,
             (1, 0) => levels::validity(self.pages.defs(), num_values)?,

@@ -111,6 +111,8 @@ pub(super) enum Lengths {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Second {
     pub(super) num_rows: usize,
+    /// Missing where parquet-java collected no statistics: it wrote -1.
+    pub(super) num_nulls: Option<usize>,
     /// The bytes of repetition and definition levels, which are never compressed.
     pub(super) level_bytes: [usize; 2],
     pub(super) is_compressed: bool,
@@ -177,6 +179,19 @@ impl Fields {
         plain_bytes.filter(|_| is_compressed != Some(0))
     }
 
+    /// Returns whether the page has a checksum, which does not cover its header.
+    pub(super) fn has_checksum(&self) -> bool {
+        self.numbers[4].is_some()
+    }
+
+    /// Returns a data page's encoding as a bit; dictionary keys have two, one for each of their names.
+    pub(super) fn encoding_bits(&self) -> Option<i64> {
+        match self.encoding()? {
+            PLAIN_DICTIONARY | RLE_DICTIONARY => Some(1 << PLAIN_DICTIONARY | 1 << RLE_DICTIONARY),
+            number => 1_i64.checked_shl(u32::try_from(number).ok()?),
+        }
+    }
+
     /// Returns the number of a data page's encoding.
     fn encoding(&self) -> Option<i64> {
         match self.page_type()? {
@@ -227,9 +242,10 @@ impl Fields {
 
     /// Returns the claims of a version 2 data page; `None` for other pages, which must not have any.
     pub(super) fn second(&self) -> Option<Second> {
-        let [_, _, _, num_rows, _, def_bytes, rep_bytes, is_compressed, _] = self.parts[8]?;
+        let [_, _, num_nulls, num_rows, _, def_bytes, rep_bytes, is_compressed, _] = self.parts[8]?;
         Some(Second {
             num_rows: length(num_rows).ok()?,
+            num_nulls: length(num_nulls).ok(),
             level_bytes: [length(rep_bytes).ok()?, length(def_bytes).ok()?],
             is_compressed: is_compressed != Some(0),
         })

@@ -69,6 +69,11 @@ impl Hybrid {
         Ok(())
     }
 
+    /// Returns whether the current run is the last of `bytes`, and not cut.
+    pub(super) fn is_last(&self, bytes: &[u8]) -> bool {
+        self.at == bytes.len()
+    }
+
     /// Reads the header of a run, which has at least one number.
     #[inline]
     fn begin(&mut self, bytes: &[u8]) -> Fit<Run> {
@@ -83,10 +88,10 @@ impl Hybrid {
             self.at = start + value_bytes;
             Run::Same { value, len }
         } else {
+            let run_bytes = len.saturating_mul(self.width);
+            self.at = start.saturating_add(run_bytes);
             // Some writers cut the last group where its numbers end.
-            let run_bytes = len.saturating_mul(self.width).min(rest.len());
-            self.at = start + run_bytes;
-            let held = (run_bytes * 8).checked_div(self.width).unwrap_or(usize::MAX);
+            let held = (run_bytes.min(rest.len()) * 8).checked_div(self.width).unwrap_or(usize::MAX);
             Run::Packed { start, first: 0, len: len.saturating_mul(8).min(held) }
         };
         match run {

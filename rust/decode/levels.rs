@@ -158,9 +158,15 @@ pub(super) fn equal(levels: &[u8], wanted: u8) -> BooleanBuffer {
 pub(super) fn are_none(bytes: &[u8], num_levels: usize) -> bool {
     let is_run = |mut levels: Hybrid| {
         let all = levels.next(bytes, num_levels.saturating_add(1));
-        all == Ok(Run::Same { value: 0, len: num_levels }) && levels.next(bytes, 1).is_err()
+        all == Ok(Run::Same { value: 0, len: num_levels }) && levels.is_last(bytes)
     };
     bytes.is_empty() || num_levels == 0 || Hybrid::new(0, 0).is_ok_and(is_run)
+}
+
+/// Returns whether levels of `width` bits end with `bytes`, as nearly all writers store them: the last group is whole.
+pub(super) fn are_exact(bytes: &[u8], num_levels: usize, width: usize) -> bool {
+    let ends = |mut levels: Hybrid| levels.skip(bytes, num_levels).is_ok() && levels.is_last(bytes);
+    num_levels == 0 || Hybrid::new(0, width).is_ok_and(ends)
 }
 
 /// Returns how many of the next levels, which are at most `max`, are `wanted`.
@@ -242,6 +248,7 @@ mod tests {
         for others in [&[0x88, 1, 5][..], &[0x8a, 1], &[0x86, 1], &[0x88], &[0x89, 1], &[0, 0]] {
             assert!(!are_none(others, 68), "{others:?}");
         }
+        assert!(!are_none(&[2, 1], 1));
     }
 
     #[test]
@@ -279,6 +286,11 @@ mod tests {
             let bytes = encode(&levels, width_of(max));
             let mut all = Vec::new();
             expand(&bytes, levels.len(), max, &mut all).unwrap();
+            for (len, is_exact) in [(bytes.len() - 1, false), (bytes.len(), true), (bytes.len() + 1, false)] {
+                let mut stored = bytes.clone();
+                stored.resize(len, 1);
+                prop_assert_eq!(are_exact(&stored, levels.len(), width_of(max)), is_exact);
+            }
             prop_assert_eq!(are_all(&bytes, levels.len(), max).unwrap(), levels.iter().all(|&level| level == max));
             let of = |wanted: u8| levels.iter().filter(|&&level| level == wanted).count();
             let hybrid = Hybrid::new(0, width_of(max)).unwrap();

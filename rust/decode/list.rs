@@ -56,6 +56,11 @@ impl List {
         Self { pages, leaf, wanted, tiers, value, hidden, num_levels, first_row: 0, is_open: false, reps, defs }
     }
 
+    /// Returns the highest repetition level.
+    fn deepest(&self) -> Fit<u8> {
+        u8::try_from(self.tiers.len()).map_err(|_| Misfit::TOO_HIGH)
+    }
+
     /// Returns the slots at which the rows of the current page begin, and the end of the last.
     fn starts(&self) -> &[u32] {
         &self.tiers[0].starts
@@ -72,7 +77,7 @@ impl List {
         let end_row = self.end_row();
         if page.header.kind == Kind::Dictionary {
             let num_values = page.header.num_values;
-            self.pages.open(page, false, false)?;
+            self.pages.open(page, [0, 0])?;
             self.leaf.set_dictionary(self.pages.values(), num_values)?;
             return Ok(true);
         }
@@ -122,7 +127,7 @@ impl List {
     fn open(&mut self, page: Page) -> Fit<usize> {
         let (kind, num_levels) = (page.header.kind, page.header.num_values);
         let encoding = kind.encoding(true, true)?;
-        self.pages.open(page, true, true)?;
+        self.pages.open(page, [self.deepest()?, self.value])?;
         let (num_slots, validity) = match self.tiers.len() {
             1 => self.read_levels(num_levels)?,
             _ => self.read_nested_levels(num_levels)?,
@@ -158,7 +163,7 @@ impl List {
 
     /// The same for nested lists, whose pages begin with a row.
     fn read_nested_levels(&mut self, num_levels: usize) -> Fit<(usize, Option<BooleanBuffer>)> {
-        let deepest = u8::try_from(self.tiers.len()).map_err(|_| Misfit::TOO_HIGH)?;
+        let deepest = self.deepest()?;
         self.reps.clear();
         self.defs.clear();
         levels::expand(self.pages.reps(), num_levels, deepest, &mut self.reps)?;

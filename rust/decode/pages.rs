@@ -170,8 +170,8 @@ impl Pages {
         }
     }
 
-    /// Decompresses a page and finds its parts.
-    pub(super) fn open(&mut self, page: Page, has_reps: bool, has_defs: bool) -> Fit<()> {
+    /// Decompresses a page and finds its parts; `max` are the highest repetition and definition levels.
+    pub(super) fn open(&mut self, page: Page, max: [u8; 2]) -> Fit<()> {
         let Page { header, body, .. } = page;
         self.body = match body {
             PageBody::Here(bytes) => Some(bytes),
@@ -186,8 +186,13 @@ impl Pages {
         }
         if let Kind::V2 { rep_bytes, def_bytes, is_compressed, .. } = header.kind {
             self.open_v2(&header, rep_bytes, def_bytes, is_compressed)?;
-            let is_sound = |has: bool, stored: &[u8]| has || levels::are_none(stored, header.num_values);
-            return match is_sound(has_reps, self.reps()) && is_sound(has_defs, self.defs()) {
+            let are_sound = |stored: &[u8], max: u8| match max {
+                0 => levels::are_none(stored, header.num_values),
+                // The checksum does not cover the header, which says where they end.
+                _ if header.crc.is_some() => levels::are_exact(stored, header.num_values, levels::width_of(max)),
+                _ => true,
+            };
+            return match are_sound(self.reps(), max[0]) && are_sound(self.defs(), max[1]) {
                 true => Ok(()),
                 false => Err(Misfit("a page claims levels that it does not have")),
             };
@@ -195,8 +200,8 @@ impl Pages {
         let state = self.unpack(0, header.unpacked_bytes)?;
         let bytes = self.get(&Section { state, range: 0..usize::MAX });
         let (mut at, end) = (0, bytes.len());
-        let levels = |at: &mut usize, has: bool| {
-            if !has {
+        let levels = |at: &mut usize, max: u8| {
+            if max == 0 {
                 return Ok(Section::default());
             }
             const SHORT: Misfit = Misfit("the levels of a page end after it");
@@ -207,9 +212,8 @@ impl Pages {
             *at = stop;
             Ok(Section { state, range: start..stop })
         };
-        let is_data = header.kind != Kind::Dictionary;
-        let reps = levels(&mut at, has_reps && is_data)?;
-        let defs = levels(&mut at, has_defs && is_data)?;
+        let reps = levels(&mut at, max[0])?;
+        let defs = levels(&mut at, max[1])?;
         (self.reps, self.defs) = (reps, defs);
         self.values = Section { state, range: at..end };
         Ok(())

@@ -178,6 +178,21 @@ def with_page(body: bytes, change: Callable[[Struct], object], *, column: int = 
     return join(pages[:start] + written + pages[end:], footer)
 
 
+def page_headers(body: bytes, num_pages: int) -> list[range]:
+    """Returns where the headers of the first pages of a file of one row group and column are."""
+    pages, footer = split(body)
+    chunk = footer[ROW_GROUPS][0][COLUMNS][0][METADATA]
+    source = io.BytesIO(pages)
+    source.seek(chunk.get(DICTIONARY_OFFSET, chunk[DATA_OFFSET]))
+    headers = []
+    while source.tell() < len(pages) and len(headers) < num_pages:
+        start = source.tell()
+        header = _read(source, STRUCT)
+        headers.append(range(start, source.tell()))
+        source.seek(header[PAGE_COMPRESSED], io.SEEK_CUR)
+    return headers
+
+
 def element(name: bytes, **fields: int) -> Struct:
     """Returns an element of a schema; `fields` are `type`, `repetition`, `children`, `converted`."""
     made = Struct({NAME: (BINARY, name)})

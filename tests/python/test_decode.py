@@ -200,6 +200,66 @@ def test_a_header_that_counts_otherwise_is_never_another_row(tmp_path, version, 
         assert found.equals(written.take(found["id"]))
 
 
+OF_ONE_VALUE = {"data_page_size": 1, "write_batch_size": 1}
+V1, V2 = {"data_page_version": "1.0"}, {"data_page_version": "2.0"}
+TEXTS = ["s3", "s7", None, "s1000"]
+FEW = pa.array([4, None, 4, 4], pa.int16())
+RAGGED = pa.array([[1], None, [2, None, 3], [], [4, 5]], pa.list_(pa.int32()))
+PAIRS = pa.array([[("a", 1)], [("b", None), ("c", 3)], []], pa.map_(pa.string(), pa.int32()))
+FLOATS = pa.array([1.5, -2.0, 1e9, 0.25])
+IN_STRUCTS = pa.array([{"x": 1}, None, {"x": None}, {"x": 4}])
+# Columns, and how they are written: plain where nothing else is said.
+SMALL_FILES = {
+    "texts by prefixes": (pa.array(TEXTS), {"column_encoding": "DELTA_BYTE_ARRAY"} | OF_ONE_VALUE | V1),
+    "texts after lengths": (pa.array(TEXTS), {"column_encoding": "DELTA_LENGTH_BYTE_ARRAY"} | V2),
+    "texts of a dictionary": (pa.array(TEXTS), {"use_dictionary": True} | V2),
+    "texts": (pa.array(TEXTS), {"compression": "none"} | V1),
+    "bytes of a dictionary": (
+        pa.array([b"abc", b"def", None] * 2, pa.binary(3)),
+        {"use_dictionary": True, "compression": "snappy"} | OF_ONE_VALUE | V1,
+    ),
+    "bytes of one dictionary": (pa.array([b"abc"] * 3, pa.binary(3)), {"use_dictionary": True} | V1),
+    "pairs": (PAIRS, V2),
+    "pairs, plain": (PAIRS, {"compression": "none"} | V2),
+    "numbers": (FEW, {"compression": "lz4"} | OF_ONE_VALUE | V2),
+    "numbers, all together": (FEW, {"compression": "none"} | V2),
+    "numbers by differences": (FEW, {"column_encoding": "DELTA_BINARY_PACKED"} | V2),
+    "floats by bytes": (FLOATS, {"column_encoding": "BYTE_STREAM_SPLIT"} | OF_ONE_VALUE | V2),
+    "floats by bytes, together": (FLOATS, {"column_encoding": "BYTE_STREAM_SPLIT", "compression": "gzip"} | V1),
+    "lists": (RAGGED, V2),
+    "lists of a dictionary": (RAGGED, {"use_dictionary": True, "compression": "snappy"} | V2),
+    "lists, version 1": (RAGGED, {"compression": "none"} | V1),
+    "lists of lists": (pa.array([[[1], []], None, [[2, 3], None]]), {"compression": "brotli"} | V2),
+    "numbers in structs": (IN_STRUCTS, {"compression": "none"} | V2),
+    "one number in structs": (IN_STRUCTS, OF_ONE_VALUE | V2),
+    "truths": (pa.array([True, None, False]), {"column_encoding": "RLE"} | V2),
+    "decimals": (pa.array([1, None, -7], pa.decimal128(20)), V2),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_FILES)
+def test_a_flipped_bit_of_a_header_is_never_another_row(tmp_path, name):
+    values, settings = SMALL_FILES[name]
+    settings = {"compression": "zstd", "use_dictionary": False, "store_schema": False} | settings
+    encoding = settings.pop("column_encoding", None)
+    if encoding:
+        settings["column_encoding"] = {"c": encoding}
+    body = hostile.parquet(pa.table({"c": values}), write_page_checksum=True, write_statistics=False, **settings)
+    path = tmp_path / "a.parquet"
+    path.write_bytes(body)
+    [written] = fb.load_dataset(path, split="train").batches(64)
+    assert pa.table(written)["c"].to_pylist() == values.to_pylist()
+    for place, bit in itertools.product(itertools.chain(*hostile.page_headers(body, 3)), range(8)):
+        flipped = bytearray(body)
+        flipped[place] ^= 1 << bit
+        path.write_bytes(flipped)
+        try:
+            [read] = fb.load_dataset(path, split="train").batches(64)
+        except fb.DataError:
+            continue
+        assert pa.table(read).equals(pa.table(written)), (place, bit)
+
+
 PAGE_HEADERS = {"1.0": hostile.PAGE_DATA, "2.0": 8}
 VALUES, ROWS, DEFINITION_BYTES, REPETITION_BYTES = 1, 3, 5, 6
 """What a data page claims, the last three in version 2."""

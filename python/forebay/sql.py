@@ -159,6 +159,8 @@ def in_words_of(query: str, name: str, given: str) -> Iterator[None]:
     except (QueryError, ColumnNotFoundError) as error:
         said = _PLACE.sub(lambda found: " in" if found[1] else "", str(error))
         said = said.replace(f"the SQL {_shown(query)}", _shown(query)).replace(_shown(query), _shown(given))
+        if given not in query:  # It is no SQL, and so has no quotes.
+            said = said.replace("; write text in single quotes", "")
         raise type(error)(f"{name}: {said}") from error.__cause__
 
 

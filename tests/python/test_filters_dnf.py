@@ -470,6 +470,9 @@ def test_a_column_that_is_not_there_is_named(ds: fb.Dataset) -> None:
         ds.select_columns("text").filter(F("n") == 1)
     with pytest.raises(fb.ColumnNotFoundError, match=r"no column `m\.b`"):
         ds.filter([("m.b", "==", 1)])
+    with pytest.raises(fb.ColumnNotFoundError, match=r"no column `zzzzzz`") as refused:
+        ds.filter([("zzzzzz", "==", "a")])
+    assert "quotes" not in str(refused.value)
     with pytest.raises(fb.QueryError):
         ds.filter([("meta.nothing", "==", 1)])
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef};
+use arrow_array::{Array, ArrayRef, new_null_array};
 use arrow_schema::{DataType, Field, FieldRef};
 use datafusion::common::{DataFusionError, Result as PlanResult, plan_err};
 use datafusion::logical_expr::type_coercion::functions::{UDFCoercionExt, fields_with_udf};
@@ -94,6 +94,10 @@ impl ScalarUDFImpl for Function {
         let value = (self.body)(&arrays, num_rows).map_err(|reason| self.failed(reason))?;
         if value.len() != num_rows {
             return Err(self.failed(format!("it returned {} values for {num_rows} rows", value.len())));
+        }
+        // What no row or only NULLs made has no type of its own.
+        if *value.data_type() == DataType::Null {
+            return Ok(ColumnarValue::Array(new_null_array(&self.returns, num_rows)));
         }
         if *value.data_type() != self.returns {
             let reason = format!("it returned values of type {}, expected {}", value.data_type(), self.returns);

@@ -630,6 +630,18 @@ def test_tables_that_hold_what_no_array_holds_are_refused(ds: fb.Dataset, values
         len(ds.sql("SELECT d.id FROM dataset d JOIN t ON d.id = t.id WHERE upper(t.v) = 'A'", tables=tables))
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_function_may_return_an_array_without_a_type_for_no_value(ds: fb.Dataset, is_known: bool) -> None:
+    def double(numbers: pa.Array) -> pa.Array:
+        return pa.array([2 * number if is_known else None for number in numbers.to_pylist()])
+
+    functions = {"f": fb.Function(call=double, arguments=[pa.int64()], returns=pa.int64())}
+    found = [row["x"] for row in ds.sql("SELECT f(id) AS x FROM dataset", functions=functions)]
+    assert [value is not None for value in found] == [is_known] * NUM_ROWS
+    counted = pa.table(ds.query("SELECT count(f(id)) AS n, count(*) AS c FROM dataset", functions=functions))
+    assert counted.to_pylist() == [{"n": NUM_ROWS if is_known else 0, "c": NUM_ROWS}]
+
+
 def test_functions_get_empty_arrays_when_a_query_is_planned(ds: fb.Dataset) -> None:
     lengths = []
 

@@ -8,13 +8,15 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
+use super::reason::NO_TEXT;
 use crate::error::Error;
 
 /// Minimum similarity of a function's name to be suggested.
 const NEAR_ENOUGH: f64 = 0.6;
 
-/// Methods of Python and pandas, and their counterparts; `{x}` is the value, `{}` the arguments.
-const METHODS: [(&[&str], &str); 10] = [
+/// Methods of Python and pandas, and their counterparts; `{x}` is the value, `{}` the arguments, with `AND` between
+/// them in `{and}`.
+const METHODS: [(&[&str], &str); 13] = [
     (&["startswith", "starts_with"], "starts_with({x}, {})"),
     (&["endswith", "ends_with"], "ends_with({x}, {})"),
     (&["contains"], "contains({x}, {})"),
@@ -23,18 +25,28 @@ const METHODS: [(&[&str], &str); 10] = [
     (&["strip"], "trim({x})"),
     (&["len", "length"], "length({x})"),
     (&["isin", "is_in"], "{x} IN (...)"),
+    (&["between", "is_between"], "{x} BETWEEN {and}"),
+    (&["like"], "{x} LIKE {}"),
+    (&["ilike"], "{x} ILIKE {}"),
     (&["isna", "isnull", "is_null"], "{x} IS NULL"),
     (&["notna", "notnull", "is_not_null"], "{x} IS NOT NULL"),
 ];
 
-/// Functions of other languages that are casts here.
-const CASTS: [(&[&str], &str); 6] = [
-    (&["int", "integer"], "INT"),
-    (&["bigint"], "BIGINT"),
-    (&["float", "double"], "DOUBLE"),
+/// Types of other languages and libraries, and what they are here.
+const CASTS: [(&[&str], &str); 13] = [
+    (&["int16", "short"], "SMALLINT"),
+    (&["int", "integer", "int32"], "INT"),
+    (&["bigint", "int64", "long"], "BIGINT"),
+    (&["uint8"], "TINYINT UNSIGNED"),
+    (&["uint16"], "SMALLINT UNSIGNED"),
+    (&["uint32"], "INT UNSIGNED"),
+    (&["uint64"], "BIGINT UNSIGNED"),
+    (&["float32"], "REAL"),
+    (&["float", "double", "float64"], "DOUBLE"),
     (&["bool", "boolean"], "BOOLEAN"),
-    (&["str", "string", "varchar"], "VARCHAR"),
-    (&["date"], "DATE"),
+    (&["str", "string", "varchar", "utf8", "object"], "VARCHAR"),
+    (&["date", "date32"], "DATE"),
+    (&["datetime", "timestamp"], "TIMESTAMP"),
 ];
 
 /// Words that are no operators here.
@@ -78,19 +90,26 @@ pub(super) fn advised(text: &str, error: Error) -> Error {
     }
 }
 
-/// Adds the column to why a text is no number.
+/// Adds the column to why a text is no number, or bytes are no text.
 pub(super) fn with_column(reason: String, columns: impl Iterator<Item = FieldRef>) -> String {
-    if !reason.starts_with("Cannot cast string '") {
+    let is_number = reason.starts_with("Cannot cast string '");
+    if !is_number && !reason.starts_with(NO_TEXT) {
         return reason;
     }
-    let texts: Vec<String> =
-        columns.filter(|field| field.data_type().is_string()).map(|field| format!("`{}`", field.name())).collect();
-    let (Some(first), are) = (texts.first(), if texts.len() == 1 { "is" } else { "are" }) else { return reason };
+    let is_meant = |field: &FieldRef| match is_number {
+        true => field.data_type().is_string(),
+        false => field.data_type().is_binary(),
+    };
+    let names: Vec<String> = columns.filter(is_meant).map(|field| format!("`{}`", field.name())).collect();
+    let (Some(first), are) = (names.first(), if names.len() == 1 { "is" } else { "are" }) else { return reason };
+    if !is_number {
+        return format!("{reason}; {} {are} binary", names.join(", "));
+    }
     let bare = first.trim_matches('`');
     format!(
         "{reason}; {} {are} text: compare it with text, as in `{bare} = '1'`, or write `TRY_CAST({bare} AS DOUBLE)`, \
          which is NULL for what is no number",
-        texts.join(", ")
+        names.join(", ")
     )
 }
 
@@ -141,6 +160,24 @@ impl Written {
         }
         if reason.contains("PGOverlap") {
             return Some("`&&` does not join conditions; write `AND`".into());
+        }
+        if reason.contains("operator BitwiseNot") {
+            let instead = match self.has(&[Token::Eq, Token::Tilde]) {
+                true => "`=~` is not SQL; text matches a regular expression where `x ~ 'a'`",
+                false => "`~` does not negate a condition; write `NOT`",
+            };
+            return Some(instead.into());
+        }
+        if let Some((_, name)) = reason.split_once("Unsupported SQL type ") {
+            let lower = name.to_lowercase();
+            let known = CASTS.iter().find(|(names, _)| names.contains(&lower.as_str()));
+            let instead =
+                known.map_or("DOUBLE` or the like, or a type of Arrow: `arrow_cast(x, 'Float16')", |(_, to)| to);
+            return Some(format!("`{name}` is no type of SQL; write `{instead}`"));
+        }
+        if reason.starts_with("Substring without for/from") {
+            let (name, text) = self.arguments(&["substr", "substring"])?;
+            return Some(format!("`{name}` takes a text and where to begin, as in `{name}({text}, 1, 3)`"));
         }
         if reason.contains("SingleQuotedByteStringLiteral") {
             return Some("`b'...'` is not SQL; text is `'a'`, bytes are `X'61'`".into());
@@ -204,8 +241,11 @@ impl Written {
 
     /// Advises on values of the wrong types.
     fn instead_of_types(&self, reason: &str) -> Option<String> {
+        if reason.contains("bitwise operation") {
+            return self.on_bits(0);
+        }
         if reason.contains("comparison operation Boolean ") {
-            return self.chained();
+            return self.chained().or_else(|| self.on_bits(2));
         }
         if reason.contains("comparison operation List(")
             || reason.contains("comparison operation FixedSizeList(")
@@ -315,21 +355,43 @@ impl Written {
         let all = || self.arguments(&[plain]).map_or_else(String::new, |(_, all)| all);
         let said = format!("Invalid function '{name}'");
         if let Some((value, _)) = name.rsplit_once('.') {
-            let value = value.strip_suffix(".str").unwrap_or(value);
-            let (_, call) = METHODS.iter().find(|(names, _)| names.contains(&plain))?;
-            return Some(format!("{said}; write `{}`", call.replace("{x}", value).replace("{}", &all())));
-        }
-        if let Some((_, to)) = CASTS.iter().find(|(names, _)| names.contains(&plain)) {
-            return Some(format!("{said}; `CAST({} AS {to})` converts a value to another type", first(&all())));
+            if let Some((_, call)) = METHODS.iter().find(|(names, _)| names.contains(&plain)) {
+                let (value, all) = (value.strip_suffix(".str").unwrap_or(value), all());
+                let call = call.replace("{x}", value).replace("{and}", &split(&all).join(" AND "));
+                return Some(format!("{said}; write `{}`", call.replace("{}", &all)));
+            }
+            if let Some((_, instead)) = WORDS.iter().find(|(words, _)| words.contains(&plain)) {
+                return Some(format!("{said}; {instead}"));
+            }
         }
         if ["datetime", "timestamp"].contains(&plain) {
             return Some(format!("{said}; `CAST({} AS TIMESTAMP)` is a time, as is `TIMESTAMP '...'`", first(&all())));
         }
-        if plain == "any" {
-            return Some(format!("{said}; the list comes second: `'a' = ANY({})`", first(&all())));
+        if let Some((_, to)) = CASTS.iter().find(|(names, _)| names.contains(&plain)) {
+            return Some(format!("{said}; `CAST({} AS {to})` converts a value to another type", first(&all())));
+        }
+        if ["any", "all"].contains(&plain) {
+            let argument = first(&all());
+            let (list, value) = compared_in(&argument);
+            return Some(format!("{said}; the list comes second: `{value} = {}({list})`", plain.to_uppercase()));
         }
         let near = reason.split_once("Did you mean '").and_then(|(_, near)| near.split('\'').next())?;
         (normalized_levenshtein(&lower, near) < NEAR_ENOUGH).then_some(said)
+    }
+
+    /// Returns how to join conditions instead of `x > 1 & y < 2`, with a number of comparisons around the operator: it
+    /// binds more tightly than they do.
+    fn on_bits(&self, num_comparisons: usize) -> Option<String> {
+        use Token::{Ampersand, Caret, DoubleEq, Eq, Gt, GtEq, Lt, LtEq, Neq, Pipe};
+        let is_joint =
+            |token: &Token| matches!(token, Token::Word(word) if [Keyword::AND, Keyword::OR].contains(&word.keyword));
+        let is_comparison = |token: &&Token| matches!(token, Eq | DoubleEq | Neq | Lt | LtEq | Gt | GtEq);
+        let has_comparisons = |part: &&[Token]| part.iter().filter(is_comparison).count() >= num_comparisons;
+        let mut parts = self.tokens.split(is_joint).filter(has_comparisons);
+        let (sign, instead) = parts.find_map(|part| {
+            [(Ampersand, "AND"), (Pipe, "OR"), (Caret, "<>")].into_iter().find(|(sign, _)| part.contains(sign))
+        })?;
+        Some(format!("`{sign}` works on the bits of integers; join conditions with `{instead}`"))
     }
 
     /// Returns `x > 1 AND x < 5` for `1 < x < 5`.
@@ -460,6 +522,13 @@ fn is_plain(data_type: &str) -> bool {
 /// Returns the first of some arguments.
 fn first(all: &str) -> String {
     split(all).into_iter().next().filter(|first| !first.is_empty()).unwrap_or_else(|| "x".into())
+}
+
+/// Returns a list and a value that are compared with each other, or the list alone.
+fn compared_in(argument: &str) -> (&str, &str) {
+    let (one, other) = argument.split_once(['=', '<', '>', '!']).unwrap_or((argument, "'a'"));
+    let other = other.trim_start_matches(['=', '>']);
+    if one.starts_with(|first: char| first == '\'' || first.is_ascii_digit()) { (other, one) } else { (one, other) }
 }
 
 /// Splits arguments at commas that are in no parentheses.

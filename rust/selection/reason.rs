@@ -2,10 +2,11 @@
 
 use datafusion::common::DataFusionError;
 
+use super::sql;
 use crate::error::without_kinds;
 
 /// Advice on errors of values, and on syntax of other dialects.
-const HINTS: [(&str, &str); 25] = [
+const HINTS: [(&str, &str); 26] = [
     ("Divide by zero", "; divide by `nullif(x, 0)` to leave such rows out"),
     ("Overflow happened", "; cast to a wider type, such as `CAST(x AS DECIMAL(38, 0))`"),
     ("comparison operation Boolean", "; a Boolean is a condition of its own: write `x` or `NOT x`"),
@@ -41,8 +42,16 @@ const HINTS: [(&str, &str); 25] = [
     ("out of range after truncating", MICROSECONDS),
     ("is not a time that Timestamp(ns", MICROSECONDS),
     ("in InSubquery", "; cast one of the two to the type of the other, as in `arrow_cast(x, 'Time64(Microsecond)')`"),
+    (
+        NO_TEXT,
+        "; `TRY_CAST(x AS VARCHAR)` is NULL for bytes that are no text, `encode(x, 'hex')` makes digits of them, and \
+         `x = X'61'` compares them",
+    ),
     ("comparison operation LargeBinary", "; cast one of the two, as in `arrow_cast(x, 'LargeBinary')`"),
 ];
+
+/// What the engine says of bytes that are no text.
+pub(super) const NO_TEXT: &str = "Encountered non UTF-8 data";
 
 /// How to go beyond the years that nanoseconds hold.
 const MICROSECONDS: &str = "; nanoseconds hold the years 1677 to 2262; write `CAST(x AS TIMESTAMP(6))` for microseconds, \
@@ -149,11 +158,20 @@ fn without_type(text: &str) -> Option<String> {
 fn known_elsewhere(text: &str) -> Option<String> {
     let name = text.strip_prefix("Invalid function '")?.split('\'').next()?;
     let lower = name.to_ascii_lowercase();
-    if let Some((value, method)) = lower.rsplit_once('.') {
+    let method = lower.rsplit_once('.').map_or(lower.as_str(), |(_, method)| method);
+    if let Some((value, _)) = name.rsplit_once('.')
+        && is_function(method)
+    {
         return Some(format!(
             "Invalid function '{name}'; a function takes its values in brackets, as in `{method}({value})`"
         ));
     }
-    let (_, instead) = FUNCTIONS.iter().find(|(names, _)| names.contains(&lower.as_str()))?;
+    let (_, instead) = FUNCTIONS.iter().find(|(names, _)| names.contains(&method))?;
     Some(format!("Invalid function '{name}'; {instead}"))
+}
+
+/// Returns whether there is a function of this name.
+fn is_function(name: &str) -> bool {
+    let session = sql::session();
+    session.scalar_functions().contains_key(name) || session.aggregate_functions().contains_key(name)
 }

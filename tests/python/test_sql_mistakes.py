@@ -302,6 +302,30 @@ FILTERS = [
     ("cat.isna()", "`cat IS NULL`"),
     ("date(cat) = '2026-01-01'", "`CAST(cat AS DATE)`"),
     ("any(tags) = 't1'", "`'a' = ANY(tags)`"),
+    ("any(tags = 't1')", "`'t1' = ANY(tags)`"),
+    ("any('t1' == tags)", "`'t1' = ANY(tags)`"),
+    ("all(tags = 't1')", "`'t1' = ALL(tags)`"),
+    ("a.between(1, 2)", "write `a BETWEEN 1 AND 2`"),
+    ("cat.like('a%')", "write `cat LIKE 'a%'`"),
+    ("cat.str.ilike('a%')", "write `cat ILIKE 'a%'`"),
+    ("a.gt(2)", "write `>`"),
+    ("at.year() = 2024", "`date_part('year', x)`"),
+    ("meta.Geo.abs() > 1", "as in `abs(meta.Geo)`"),
+    ("a > 1 & a < 3", "join conditions with `AND`"),
+    ("a > 1 | cat = 'a'", "join conditions with `OR`"),
+    ("(a > 1) & (a < 3)", "join conditions with `AND`"),
+    ("(a > 1) | (a < 3)", "join conditions with `OR`"),
+    ("(a > 1) ^ (a < 3)", "join conditions with `<>`"),
+    ("flag = 1 AND a & 1 = 1", "a Boolean is a condition of its own"),
+    ("~(a > 1)", "`~` does not negate a condition; write `NOT`"),
+    ("cat =~ 'a'", "text matches a regular expression where `x ~ 'a'`"),
+    ("substr(cat) = 'a'", "`substr(cat, 1, 3)`"),
+    ("CAST(a AS int32) = 1", "`Int32` is no type of SQL; write `INT`"),
+    ("a::long = 1", "`long` is no type of SQL; write `BIGINT`"),
+    ("CAST(a AS uint8) = 1", "write `TINYINT UNSIGNED`"),
+    ("CAST(cat AS utf8) = 'a'", "write `VARCHAR`"),
+    ("CAST(cat AS datetime) > now()", "write `TIMESTAMP`"),
+    ("CAST(a AS float16) = 1", "write `DOUBLE` or the like, or a type of Arrow: `arrow_cast(x, 'Float16')`"),
     ("datetime(cat) > now()", "`CAST(cat AS TIMESTAMP)`"),
     ("lenght(cat) = 1", "Did you mean 'length'"),
     ("cat contains 'a'", "`x LIKE '%a%'`"),
@@ -405,6 +429,36 @@ def test_a_table_that_is_named_as_a_column_is_to_be_named_otherwise(ds: fb.Datas
 def test_fields_of_side_tables_are_named(ds: fb.Dataset) -> None:
     with pytest.raises(fb.QueryError, match="`pair` has no field `lift`; did you mean `left`?"):
         ds.query("SELECT t.pair.lift FROM t", tables={"t": pa.table({"pair": [{"left": 1, "right": 2}]})})
+
+
+@pytest.mark.parametrize("written", ["cat.foo('a')", "cat.title() = 'A'", "a.equals(1)"])
+def test_a_method_that_is_no_function_is_not_advised_as_one(ds: fb.Dataset, written: str) -> None:
+    with pytest.raises(fb.QueryError) as refused:
+        ds.filter(written)
+    assert str(refused.value).endswith(f"Invalid function '{written.split('(')[0]}'")
+
+
+@pytest.mark.parametrize(
+    ("condition", "instead", "kept"),
+    [
+        ("length(b) = 3", "length(TRY_CAST(b AS VARCHAR)) = 3", [1]),
+        ("b LIKE 'a%'", "TRY_CAST(b AS VARCHAR) LIKE 'a%'", [1, 2]),
+        ("b LIKE 'a%'", "encode(b, 'hex') LIKE '61%'", [1, 2]),
+        ("b LIKE 'a'", "b = X'61'", [2]),
+    ],
+)
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_bytes_that_are_no_text_are_named_with_what_to_write(
+    tmp_path: Path, kind: pa.DataType, condition: str, instead: str, kept: list[int]
+) -> None:
+    columns = {"id": [0, 1, 2], "b": pa.array([b"\xff\xfe\xfd", b"abc", b"a"], kind)}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    with pytest.raises(fb.QueryError, match=r"TRY_CAST\(x AS VARCHAR\)`.*`b` is binary"):
+        len(ds.filter(condition))
+    with pytest.raises(fb.QueryError, match=r"TRY_CAST\(x AS VARCHAR\)`"):
+        len(ds.sql(f"SELECT id FROM dataset WHERE {condition}"))
+    assert [row["id"] for row in ds.filter(instead)] == kept
 
 
 @pytest.mark.parametrize("written", ["a > 1 LIMIT 3", "a > 1;", "WHERE a > 1", "a > 1 ORDER BY a"])

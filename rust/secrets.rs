@@ -233,7 +233,8 @@ fn without_credentials(text: &str, mut found: impl FnMut(&str)) -> String {
 fn clean_url(scheme: &str, url: &str, found: &mut impl FnMut(&str)) -> String {
     let (place, query) = url.split_once('?').map_or((url, None), |(place, query)| (place, Some(query)));
     // In Azure URLs, the container precedes the account.
-    let is_container = ["az", "adl", "azure", "abfs", "abfss"].iter().any(|known| scheme.ends_with(known));
+    let is_container =
+        ["az", "adl", "azure", "abfs", "abfss", "wasb", "wasbs"].iter().any(|known| scheme.ends_with(known));
     let authority = place.split('/').next().unwrap_or_default();
     let has_password = authority.split_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_err());
     let has_user = authority.contains('@') && !is_container;
@@ -286,6 +287,7 @@ mod tests {
             ("s3://bucket/part-?.parquet", "s3://bucket/part-?.parquet"),
             ("hf://datasets/a/b@0f/x", "hf://datasets/a/b@0f/x"),
             ("abfss://container@account.dfs.core.windows.net/x", "abfss://container@account.dfs.core.windows.net/x"),
+            ("wasbs://container@account.blob.core.windows.net/x", "wasbs://container@account.blob.core.windows.net/x"),
             ("http://127.0.0.1:9/a@b and a@b", "http://127.0.0.1:9/a@b and a@b"),
             ("a://b://c:d@e", "a://b://…@e"),
         ] {

@@ -10,7 +10,7 @@ use super::{Written, file_system};
 use crate::error::{Error, Result};
 use crate::secrets;
 
-const AZURE_SCHEMES: [&str; 5] = ["az", "adl", "azure", "abfs", "abfss"];
+const AZURE_SCHEMES: [&str; 7] = ["az", "adl", "azure", "abfs", "abfss", "wasb", "wasbs"];
 
 /// Identifies a store: sources with equal keys share a client.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -150,6 +150,8 @@ impl Location {
             "file" => Self::local(text, &local_path(text)?),
             "s3" | "s3a" => Self::remote(text, StoreKey::S3(format!("s3://{authority}")), key),
             "gs" | "gcs" => Self::remote(text, StoreKey::Gcs(format!("gs://{authority}")), key),
+            // An older name of the same stores.
+            "wasb" | "wasbs" => Self::remote(text, StoreKey::Azure(format!("abfss://{authority}")), key),
             _ if AZURE_SCHEMES.contains(&scheme.as_str()) => Self::remote(text, StoreKey::Azure(root), key),
             "http" | "https" => Self::http(text, root, key),
             "hf" => Self::hub(text, rest),
@@ -461,11 +463,27 @@ mod tests {
     }
 
     #[test]
+    fn a_store_has_one_name_whatever_its_scheme_is_called() {
+        let account = "container@account.blob.core.windows.net";
+        for (uri, store) in [
+            ("s3a://bucket/x", StoreKey::S3("s3://bucket".into())),
+            ("gcs://bucket/x", StoreKey::Gcs("gs://bucket".into())),
+            (format!("wasbs://{account}/x").as_str(), StoreKey::Azure(format!("abfss://{account}"))),
+            ("wasb://container/x", StoreKey::Azure("abfss://container".into())),
+        ] {
+            let location = parse(uri);
+            assert!(location.store.is_sound(), "{uri}");
+            assert_eq!((location.store, location.path.as_ref()), (store, "x"), "{uri}");
+        }
+    }
+
+    #[test]
     fn credentials_in_a_uri_are_refused_and_not_repeated() {
         let uris = [
             "s3://key:secret@bucket/x",
             "https://secret@host/x.parquet",
             "abfss://user:secret@account.dfs.core.windows.net/x",
+            "wasbs://user:secret@account.blob.core.windows.net/x",
             "https://host/folder/?X-Amz-Signature=secret",
             "https://host/*.parquet?X-Amz-Signature=secret",
             "https://host/x.parquet#secret",

@@ -61,6 +61,13 @@ const COMMON_OPTIONS: [&str; 30] = [
     "virtual_hosted_style_request",
 ];
 
+/// What clients say of settings that are missing, and their options.
+const MISSING: [(&str, &str); 3] = [
+    ("Account must be specified", "azure_storage_account_name"),
+    ("Missing AccessKeyId", "aws_access_key_id"),
+    ("Missing SecretAccessKey", "aws_secret_access_key"),
+];
+
 /// Options of `s3fs` (used by `datasets`), `boto3` and `pyarrow`, and their names here.
 const OF_OTHERS: [(&str, &str); 12] = [
     ("access_key", "aws_access_key_id"),
@@ -84,8 +91,7 @@ pub(super) fn check(key: &StoreKey, options: &BTreeMap<String, String>) -> Resul
         _ => {
             let settings = Settings::try_new(key, options)?;
             // Environment variables apply to all stores of a kind: they are read when this one turns out to need them.
-            let is_given = options.keys().any(|name| name.eq_ignore_ascii_case(settings::CA_CERTIFICATE));
-            settings.certificate.as_deref().filter(|_| is_given).map(settings::certificates).transpose()?;
+            settings.certificate.as_ref().filter(|given| given.is_option()).map(settings::certificates).transpose()?;
             build(key, options, Some(&settings), || Unconnected).map(drop)
         }
     }
@@ -255,9 +261,17 @@ fn refused(reason: &str) -> Error {
 }
 
 fn unusable(root: &str, error: &object_store::Error) -> Error {
-    let cause = causes(error).last().map(ToString::to_string).filter(|cause| !error.to_string().contains(cause));
+    if let Some(refused) = super::setting_in(error) {
+        return refused;
+    }
+    let said = error.to_string();
+    if let Some((_, option)) = MISSING.iter().find(|(said_if_missing, _)| said.contains(said_if_missing)) {
+        let variable = option.to_ascii_uppercase();
+        return refused(&format!("`{option}` is missing for `{root}`, and so is `{variable}` in the environment"));
+    }
+    let cause = causes(error).last().map(ToString::to_string).filter(|cause| !said.contains(cause));
     let because = cause.map_or_else(String::new, |cause| format!(": {cause}"));
-    refused(&format!("no client can be made from them for `{root}`: {error}{because}"))
+    refused(&format!("no client can be made for `{root}` from them and the environment: {said}{because}"))
 }
 
 /// Makes useless clients, to check whether a store can be made from its options: a real one reads all certificates of

@@ -106,7 +106,8 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
             Error::PermissionDenied { url, source: Box::new(source) }
         }
-        // First: an error of a metadata service says nothing about objects.
+        // First: neither a setting nor an error of a metadata service says anything about objects.
+        _ if let Some(refused) = setting_in(&source) => refused,
         _ if causes(&source).any(|cause| cause.is::<NoCredentials>()) => {
             Error::NoCredentials { url, source: Box::new(source) }
         }
@@ -125,6 +126,14 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
         _ if is_timeout(&source) => Error::TimedOut { url, source: Box::new(source) },
         _ => Error::Store { url, source: Box::new(source) },
     }
+}
+
+/// Returns the error of a setting that proved unusable when it was needed, if that is what `error` is.
+fn setting_in(error: &object_store::Error) -> Option<Error> {
+    causes(error).find_map(|cause| match cause.downcast_ref() {
+        Some(Error::Setting { name, reason }) => Some(Error::Setting { name, reason: reason.clone() }),
+        _ => None,
+    })
 }
 
 /// Returns how long a store was retried, and the option that sets this, if that is what `error` is.

@@ -1,6 +1,7 @@
 //! Options of remote stores that are ours, not their clients'.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
 use reqwest::tls::Certificate;
@@ -41,13 +42,31 @@ pub(super) fn options_of(key: &StoreKey, options: &BTreeMap<String, String>) -> 
     options.iter().filter(|(name, _)| is_read(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
+/// The value of an option, under the name by which it was given: its own, or that of a variable.
+#[derive(Debug, Clone)]
+pub(super) struct Named {
+    name: String,
+    value: String,
+}
+
+impl Named {
+    pub(super) fn new(name: &str, value: String) -> Self {
+        Self { name: name.to_owned(), value }
+    }
+
+    /// Returns whether it was given as an option, not as a variable.
+    pub(super) fn is_option(&self) -> bool {
+        !is_variable(&self.name)
+    }
+}
+
 /// A store's options that are ours, and the rest.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) limit: Limit,
     pub(super) is_hedging: bool,
     /// Additional trusted [certificates](certificates), or their path.
-    pub(super) certificate: Option<String>,
+    pub(super) certificate: Option<Named>,
     /// For the client; names in lower case.
     pub(super) rest: Vec<(String, String)>,
 }
@@ -61,8 +80,9 @@ impl Settings {
     pub(super) fn try_new(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Self> {
         let named = options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
         let mut rest: BTreeMap<String, String> = named.collect();
-        let mut take = |name: &str| rest.remove(name).or_else(|| of_environment(key, name));
-        let retry_for = take(RETRY_FOR).map(|text| duration(RETRY_FOR, &text)).transpose()?;
+        let mut take =
+            |name: &str| rest.remove(name).map(|value| Named::new(name, value)).or_else(|| of_environment(key, name));
+        let retry_for = take(RETRY_FOR).map(|given| duration(&given.name, &given.value)).transpose()?;
         let (hedge, certificate) = (take(HEDGE), take(CA_CERTIFICATE));
         rest.remove(ROUND_TRIP_BYTES);
         Ok(Self {
@@ -71,7 +91,7 @@ impl Settings {
                 option: RETRY_FOR,
                 is_given: retry_for.is_some(),
             },
-            is_hedging: hedge.map_or(Ok(true), |text| flag(HEDGE, &text))?,
+            is_hedging: hedge.map_or(Ok(true), |given| flag(&given.name, &given.value))?,
             certificate,
             rest: rest.into_iter().collect(),
         })
@@ -85,24 +105,26 @@ impl Settings {
 /// [`Error::Setting`] if it is not a number of bytes.
 pub(super) fn round_trip_bytes(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Option<u64>> {
     let given = options.iter().find(|(name, _)| name.eq_ignore_ascii_case(ROUND_TRIP_BYTES));
-    let given = given.map(|(_, value)| value.clone()).or_else(|| of_environment(key, ROUND_TRIP_BYTES));
-    given.map(|text| num_bytes(ROUND_TRIP_BYTES, &text)).transpose()
+    let given = given.map(|(_, value)| Named::new(ROUND_TRIP_BYTES, value.clone()));
+    let given = given.or_else(|| of_environment(key, ROUND_TRIP_BYTES));
+    given.map(|given| num_bytes(&given.name, &given.value)).transpose()
 }
 
 /// Returns the variable for an option, with the store's prefix: `AWS_RETRY_FOR`.
-fn of_environment(key: &StoreKey, name: &str) -> Option<String> {
+fn of_environment(key: &StoreKey, name: &str) -> Option<Named> {
     let of_store = format!("{}{}", prefix(key)?, name.to_ascii_uppercase());
     let of_amazon = || variable(AMAZON_BUNDLE).filter(|_| matches!(key, StoreKey::S3(_)));
     let of_tools = || (name == CA_CERTIFICATE).then(|| of_amazon().or_else(bundle_of_tools)).flatten();
     variable(&of_store).or_else(of_tools)
 }
 
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
+fn variable(name: &str) -> Option<Named> {
+    let value = std::env::var(name).ok().filter(|value| !value.trim().is_empty())?;
+    Some(Named::new(name, value))
 }
 
 /// Returns the certificates that other Python clients are configured to trust.
-pub(super) fn bundle_of_tools() -> Option<String> {
+pub(super) fn bundle_of_tools() -> Option<Named> {
     BUNDLES.into_iter().find_map(variable)
 }
 
@@ -131,7 +153,7 @@ pub(super) fn time(name: &str, text: &str) -> Result<Duration> {
 
 fn no_time(name: &str, text: &str) -> Error {
     let text = text.trim();
-    refused(format!("`{name}`: expected a time such as `300`, `30 seconds` or `10 minutes`, got `{text}`"))
+    unfit(name, format!("expected a time such as `300`, `30 seconds` or `10 minutes`, got `{text}`"))
 }
 
 fn seconds(text: &str) -> Option<f64> {
@@ -169,7 +191,7 @@ fn num_bytes(name: &str, text: &str) -> Result<u64> {
     };
     let number = digits.parse::<u64>().ok().zip(bytes_per_unit).and_then(|(number, unit)| number.checked_mul(unit));
     let text = text.trim();
-    number.ok_or_else(|| refused(format!("`{name}`: expected a number of bytes such as `0` or `16 MiB`, got `{text}`")))
+    number.ok_or_else(|| unfit(name, format!("expected a number of bytes such as `0` or `16 MiB`, got `{text}`")))
 }
 
 /// Reads a Boolean.
@@ -177,21 +199,20 @@ pub(super) fn flag(name: &str, text: &str) -> Result<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "y" | "on" => Ok(true),
         "false" | "0" | "no" | "n" | "off" => Ok(false),
-        _ => Err(refused(format!("`{name}`: expected `true` or `false`, got `{text}`"))),
+        _ => Err(unfit(name, format!("expected `true` or `false`, got `{text}`"))),
     }
 }
 
 /// Reads the PEM text of certificates.
-fn pem(text: &str) -> Result<Vec<u8>> {
+fn pem(text: &str) -> std::io::Result<Vec<u8>> {
     if text.trim_start().starts_with("-----BEGIN") {
         return Ok(text.as_bytes().to_vec());
     }
-    let read = match std::fs::metadata(text) {
+    match std::fs::metadata(text) {
         // OpenSSL and `requests` accept a folder with a file for each certificate.
         Ok(found) if found.is_dir() => folder(text),
         _ => std::fs::read(text),
-    };
-    read.map_err(|error| unusable(text, &format!("cannot read `{text}`: {error}")))
+    }
 }
 
 fn folder(path: &str) -> std::io::Result<Vec<u8>> {
@@ -211,22 +232,28 @@ fn folder(path: &str) -> std::io::Result<Vec<u8>> {
 /// # Errors
 ///
 /// [`Error::Setting`] if there are none, or they cannot be read.
-pub(super) fn certificates(text: &str) -> Result<Vec<Certificate>> {
+pub(super) fn certificates(given: &Named) -> Result<Vec<Certificate>> {
+    let Named { name, value } = given;
     let expected = |got: &str| {
-        unusable(text, &format!("expected certificates in PEM format, or the path of a file that holds them; {got}"))
+        unfit(name, format!("expected certificates in PEM format, or the path of a file that holds them; {got}"))
     };
-    let found = Certificate::from_pem_bundle(&pem(text)?).map_err(|_| expected("those given are damaged"))?;
+    let pem = pem(value).map_err(|error| unfit(name, format!("cannot read `{value}`: {error}")))?;
+    let found = Certificate::from_pem_bundle(&pem).map_err(|_| expected("those given are damaged"))?;
     if found.is_empty() {
         return Err(expected("got none"));
     }
     Ok(found)
 }
 
-/// Returns the error for unusable certificates, with the name of the option or variable that names them.
-fn unusable(text: &str, said: &str) -> Error {
-    let is_of = |name: &&str| std::env::var(name).is_ok_and(|value| value == text);
-    let name = [AMAZON_BUNDLE].into_iter().chain(BUNDLES).find(is_of).unwrap_or(CA_CERTIFICATE);
-    refused(format!("`{name}`: {said}"))
+/// Returns the error for the value of an option or a variable.
+pub(super) fn unfit(name: &str, reason: impl Display) -> Error {
+    let given_in = if is_variable(name) { "environment" } else { "storage_options" };
+    Error::Setting { name: given_in, reason: format!("`{name}`: {reason}") }
+}
+
+/// Returns whether a name is a variable's: those of options have no capital letters here.
+fn is_variable(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_uppercase())
 }
 
 pub(super) fn refused(reason: String) -> Error {
@@ -240,7 +267,7 @@ mod tests {
     fn settings(key: &StoreKey, pairs: &[(&str, &str)]) -> Result<Settings> {
         let options = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let settings = Settings::try_new(key, &options)?;
-        settings.certificate.as_deref().map(certificates).transpose()?;
+        settings.certificate.as_ref().map(certificates).transpose()?;
         Ok(settings)
     }
 

@@ -6,7 +6,7 @@ use object_store::client::{HttpRequest, HttpRequestBody};
 use serde_json::Value;
 use url::Url;
 
-use super::settings::{self, refused};
+use super::settings::{self, unfit};
 use crate::error::Result;
 
 /// Options whose values are URLs, by the clients' names.
@@ -43,19 +43,19 @@ pub(super) fn checked(name: &str, key: &str, value: String) -> Result<String> {
     }
     if !TEXTS.contains(&key) && value.contains(char::is_control) {
         let reason = "expected a single line of text; it holds a line break, or another control character";
-        return Err(refused(format!("`{name}`: {reason}")));
+        return Err(unfit(name, reason));
     }
     if URLS.contains(&key) && !is_url(&value) {
-        return Err(refused(format!("`{name}`: {ABSOLUTE_URL}")));
+        return Err(unfit(name, ABSOLUTE_URL));
     }
     if base_url(key, &value).is_some_and(|url| !is_url(&url)) {
-        return Err(refused(format!("`gcs_base_url` of `{name}`: {ABSOLUTE_URL}")));
+        return Err(unfit(name, format!("its `gcs_base_url`: {ABSOLUTE_URL}")));
     }
     // An unreadable file is reported when it is needed.
     if key == TOKEN_FILE && std::fs::read_to_string(&value).is_ok_and(|token| token.contains(char::is_control)) {
         let reason = "expected a file that holds a token and nothing else; it holds a line break, or another control \
                       character";
-        return Err(refused(format!("`{name}`: {reason}: `{value}`")));
+        return Err(unfit(name, format!("{reason}: `{value}`")));
     }
     Ok(value)
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import io
 import multiprocessing
+import os
 import pickle
 import shutil
 import socket
@@ -616,6 +617,39 @@ def test_options_that_cannot_work_are_refused_by_name(options, said):
     for source in ("s3://bucket/x.parquet", "https://host/x.parquet", "gs://bucket/x.parquet"):
         with pytest.raises(fb.SettingError, match=said):
             fb.load_dataset(source, split="train", storage_options=options)
+
+
+@pytest.mark.parametrize(
+    ("source", "variable", "said"),
+    [
+        ("s3://bucket/x.parquet", "AWS_RETRY_FOR", "expected a time"),
+        ("s3://bucket/x.parquet", "AWS_READ_TIMEOUT", "expected a time"),
+        ("gs://bucket/x.parquet", "GOOGLE_HEDGE", "expected `true` or `false`"),
+        ("https://host/x.parquet", "HTTP_HEDGE", "expected `true` or `false`"),
+        ("s3://bucket/x.parquet", "AWS_ROUND_TRIP_BYTES", "expected a number of bytes"),
+        ("s3://bucket/x.parquet", "AWS_ENDPOINT_URL", "expected an absolute URL"),
+    ],
+)
+def test_variables_that_cannot_work_are_refused_by_name(source, variable, said, monkeypatch):
+    monkeypatch.setenv(variable, "banana")
+    with pytest.raises(fb.SettingError, match=f"^environment: `{variable}`: {said}"):
+        fb.load_dataset(source, split="train")
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "missing"),
+    [
+        ("az://container/x.parquet", {}, "azure_storage_account_name"),
+        ("s3://bucket/x.parquet", {"aws_access_key_id": "key"}, "aws_secret_access_key"),
+        ("s3://bucket/x.parquet", {"aws_secret_access_key": "secret"}, "aws_access_key_id"),
+    ],
+)
+def test_what_a_store_needs_and_does_not_get_is_named(source, given, missing, monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    said = f"`{missing}` is missing for `.*`, and so is `{missing.upper()}` in the environment"
+    with pytest.raises(fb.SettingError, match=said):
+        fb.load_dataset(source, split="train", storage_options=given)
 
 
 @pytest.mark.parametrize(

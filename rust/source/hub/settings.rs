@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::process::LockOfProcess;
 use crate::source::recover::Limit;
 use crate::source::settings::{
-    CA_CERTIFICATE, HEDGE, RETRY_FOR, ROUND_TRIP_BYTES, bundle_of_tools, certificates, duration, flag, refused,
+    CA_CERTIFICATE, HEDGE, Named, RETRY_FOR, ROUND_TRIP_BYTES, bundle_of_tools, certificates, duration, flag, refused,
 };
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
@@ -75,7 +75,7 @@ impl Settings {
         let endpoint = given("hf_endpoint").map(str::to_owned).or_else(|| variable("HF_ENDPOINT"));
         let of_user = tidy(token_of_user());
         let token = given("hf_token").map_or_else(|| of_user.clone(), |token| tidy(Some(token.to_owned())));
-        let certificate = given(CA_CERTIFICATE).map(str::to_owned).or_else(bundle_of_tools);
+        let certificate = options.get(CA_CERTIFICATE).map(|value| Named::new(CA_CERTIFICATE, value.clone()));
         let time = |name: &str, default: Duration| given(name).map_or(Ok(default), |text| duration(name, text));
         let option = if given(PATIENCE).is_none() && given(RETRY_FOR).is_some() { RETRY_FOR } else { PATIENCE };
         let limit = Limit { time: time(option, DEFAULT_PATIENCE)?, option, is_given: true };
@@ -86,7 +86,7 @@ impl Settings {
             token,
             limit,
             is_hedging: given(HEDGE).map_or(Ok(true), |text| flag(HEDGE, text))?,
-            certificates: certificate.as_deref().map_or(Ok(Vec::new()), certificates)?,
+            certificates: certificate.or_else(bundle_of_tools).as_ref().map_or(Ok(Vec::new()), certificates)?,
             proxy_url: given("proxy_url").map(str::to_owned),
             connect_timeout: time("connect_timeout", CONNECT_TIMEOUT.min(limit.time))?,
             read_timeout: time("read_timeout", READ_TIMEOUT.min(limit.time))?,

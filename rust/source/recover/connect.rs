@@ -15,9 +15,7 @@ use reqwest::{ClientBuilder, NoProxy, Proxy, redirect};
 use url::Url;
 
 use super::super::settings;
-#[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 const USER_AGENT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 
@@ -50,7 +48,9 @@ pub(super) fn connect(options: &ClientOptions, trust: Trust) -> Result<HttpClien
     if given.flag(ClientConfigKey::RandomizeAddresses)? {
         builder = builder.dns_resolver(Arc::new(InTurn::default()));
     }
-    builder.build().map(HttpClient::new).map_err(|error| settings::refused(said(&error)))
+    // Options are checked above: what is left are the system's certificates.
+    let unusable = |error| Error::Setting { name: "environment", reason: said(&error) };
+    builder.build().map(HttpClient::new).map_err(unusable)
 }
 
 fn proxied(builder: ClientBuilder, given: &Given<'_>) -> Result<ClientBuilder> {

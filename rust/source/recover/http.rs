@@ -23,6 +23,7 @@ use super::patience::Limit;
 use super::policy::Policy;
 use super::transport::Transport;
 use super::trouble::NoCredentials;
+use crate::source::settings::Named;
 
 /// A signature is valid for a quarter of an hour: a signed request is not repeated for longer than this.
 const LONGEST_SIGNED: Duration = Duration::from_secs(600);
@@ -71,7 +72,7 @@ impl fmt::Debug for Written {
 pub(in crate::source) struct Connector {
     pub(in crate::source) policy: Policy,
     /// The option with additional trusted certificates.
-    pub(in crate::source) certificate: Option<String>,
+    pub(in crate::source) certificate: Option<Named>,
 }
 
 #[derive(Debug)]

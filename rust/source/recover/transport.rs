@@ -13,7 +13,7 @@ use super::redirect;
 use super::trouble::{Astray, causes, is_of_certificates};
 use crate::error::Result;
 use crate::secrets::Sent;
-use crate::source::settings::{certificates, refused};
+use crate::source::settings::{Named, certificates, refused};
 
 /// Maximum number of redirects of one request.
 const MOST_REDIRECTS: usize = 10;
@@ -39,7 +39,7 @@ pub(super) struct Transport {
     secure: OnceLock<HttpClient>,
     options: ClientOptions,
     /// The option with additional trusted certificates.
-    certificate: Option<String>,
+    certificate: Option<Named>,
 }
 
 impl Transport {
@@ -48,7 +48,7 @@ impl Transport {
     /// # Errors
     ///
     /// Those of [`connect`], for options that do not make a client.
-    pub(super) fn try_new(options: ClientOptions, certificate: Option<String>) -> Result<Self> {
+    pub(super) fn try_new(options: ClientOptions, certificate: Option<Named>) -> Result<Self> {
         let plain = connect(&options, Trust::Nobody)?;
         Ok(Self { plain, secure: OnceLock::new(), options, certificate })
     }
@@ -111,7 +111,7 @@ impl Transport {
         if let Some(client) = self.secure.get() {
             return Ok(client);
         }
-        let trusted = self.certificate.as_deref().map_or(Ok(Vec::<Certificate>::new()), certificates);
+        let trusted = self.certificate.as_ref().map_or(Ok(Vec::<Certificate>::new()), certificates);
         let client = trusted.and_then(|trusted| connect(&self.options, Trust::System(trusted))).map_err(unusable)?;
         Ok(self.secure.get_or_init(|| client))
     }
@@ -152,7 +152,8 @@ mod tests {
             connection.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
         });
         let transport = |certificate: Option<&str>| {
-            Transport::try_new(ClientOptions::new().with_allow_http(true), certificate.map(str::to_owned)).unwrap()
+            let certificate = certificate.map(|path| Named::new("ca_certificate", path.to_owned()));
+            Transport::try_new(ClientOptions::new().with_allow_http(true), certificate).unwrap()
         };
         let ask = async |transport: &Transport, scheme: &str| {
             let mut request = HttpRequest::new(HttpRequestBody::empty());

@@ -59,11 +59,13 @@ pub enum Error {
 
     /// There are no credentials, and none could be found.
     #[error(
-        "no credentials for `{url}`; put them into the environment or `storage_options`, or set `skip_signature` to `true` there for a public bucket"
+        "no credentials for `{url}`; put them into the environment or `storage_options`, or set `skip_signature` to `true` there for a public bucket{hint}"
     )]
     NoCredentials {
         /// The object or bucket.
         url: String,
+        /// Where else they may have been meant to come from; may be empty.
+        hint: &'static str,
         /// What was tried.
         source: Box<object_store::Error>,
     },

@@ -109,7 +109,8 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
         // First: neither a setting nor an error of a metadata service says anything about objects.
         _ if let Some(refused) = setting_in(&source) => refused,
         _ if causes(&source).any(|cause| cause.is::<NoCredentials>()) => {
-            Error::NoCredentials { url, source: Box::new(source) }
+            let hint = about_profile(&url);
+            Error::NoCredentials { url, hint, source: Box::new(source) }
         }
         // Listing reports every status as a generic error.
         _ if says(&["404 Not Found", "NoSuchBucket"]) => Error::NotFound { url, source: Some(Box::new(source)) },
@@ -134,6 +135,16 @@ fn setting_in(error: &object_store::Error) -> Option<Error> {
         Some(Error::Setting { name, reason }) => Some(Error::Setting { name, reason: reason.clone() }),
         _ => None,
     })
+}
+
+/// Returns what is said of missing credentials to those who name a profile.
+fn about_profile(url: &str) -> &'static str {
+    if url.starts_with("s3://") && std::env::var_os("AWS_PROFILE").is_some() {
+        "; profiles (`AWS_PROFILE`) are not read: `eval \"$(aws configure export-credentials --format env)\"` puts one \
+         into the environment"
+    } else {
+        ""
+    }
 }
 
 /// Returns how long a store was retried, and the option that sets this, if that is what `error` is.

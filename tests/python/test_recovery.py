@@ -524,6 +524,9 @@ def test_without_credentials_the_error_comes_soon_and_says_what_to_do(store, mon
     options = {"aws_endpoint_url": store.url, "aws_metadata_endpoint": "http://127.0.0.1:9"}
     with pytest.raises(fb.AccessDeniedError, match=r"no credentials for `s3://bucket/x.parquet`.*`skip_signature`"):
         fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options=options)
+    monkeypatch.setenv("AWS_PROFILE", "me")
+    with pytest.raises(fb.AccessDeniedError, match=r"profiles \(`AWS_PROFILE`\) are not read: `eval .*export"):
+        fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options=options)
     public = options | {"aws_skip_signature": "true"}
     assert fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options=public).num_rows == NUM_ROWS
 

@@ -36,6 +36,7 @@ impl Scheduler {
         hole: impl Fn(&Range<u32>, String) -> Hole,
         cause: Error,
     ) -> Result<(), Error> {
+        self.num_under_way -= 1;
         let Some(resident) = self.residents.get(&key) else { return Ok(()) };
         let first_needed = resident.waiting.first().copied().unwrap_or(self.num_delivered);
         // What does not come from a store is not requested again and again.
@@ -73,7 +74,6 @@ impl Scheduler {
     /// Makes batches wait only for what is left of a part.
     fn settle(&mut self, key: PieceKey, left: Option<(Held, Arc<[u32]>)>) {
         let Some(resident) = self.residents.get_mut(&key) else { return };
-        self.num_under_way -= 1;
         if matches!(resident.stage, Stage::Decoding) {
             self.num_decoding -= 1;
         } else {

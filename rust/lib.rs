@@ -71,7 +71,7 @@ pub use crate::notices::{Notice, take_notices};
 pub use crate::pack::{Mark, PackMode, PackSettings, PackedBatch, Packer};
 pub use crate::process::{OfProcess, prepare};
 pub use crate::query::{Answer, Dataset, Reading};
-pub use crate::reader::{EpochReader, OrderSettings, Refetched, Unindexed};
+pub use crate::reader::{Coarse, EpochReader, OrderSettings, Refetched, Unindexed};
 pub use crate::rows::RowSet;
 #[doc(hidden)]
 pub use crate::secrets::redacted;

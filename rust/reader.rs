@@ -28,7 +28,7 @@ use crate::selection::Selection;
 use crate::source::{Ahead, Connection};
 
 use self::costly::Costly;
-pub use self::costly::{Refetched, Unindexed};
+pub use self::costly::{Coarse, Refetched, Unindexed};
 pub(crate) use self::parts::{Part, PartRead, TooLarge};
 pub(crate) use self::salvage::Salvage;
 
@@ -151,7 +151,7 @@ impl EpochReader {
                 this.note_costs(row_group, index, &cost, &starts);
             }
         }
-        this.order = resolve(&this.settings, dataset, &spans)?;
+        (this.order, this.costly.coarse) = resolve(&this.settings, dataset, &spans)?;
         if dataset.outputs().is_some_and(|outputs| outputs.needs_attached()) {
             this.first_kept = first_kept(&spans);
         }
@@ -473,10 +473,11 @@ pub(crate) fn digest(rows: &[u64]) -> String {
     hash.finalize().iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Derives lanes and window if they are not given.
-fn resolve(settings: &OrderSettings, dataset: &Dataset, spans: &[Span]) -> Result<Order> {
+/// Derives lanes and window if they are not given, and notes if the derived window is so narrow that rows stay near
+/// those that are stored beside them.
+fn resolve(settings: &OrderSettings, dataset: &Dataset, spans: &[Span]) -> Result<(Order, Option<Coarse>)> {
     let OrderSettings::Shuffled { seed, shuffle_bytes, num_lanes, window_rows, weights } = settings else {
-        return Ok(Order::Sequential);
+        return Ok((Order::Sequential, None));
     };
     let (&seed, &shuffle_bytes, &num_lanes, &window_rows) = (seed, shuffle_bytes, num_lanes, window_rows);
     if num_lanes == Some(0) {
@@ -486,16 +487,26 @@ fn resolve(settings: &OrderSettings, dataset: &Dataset, spans: &[Span]) -> Resul
         return Err(Error::Setting { name: "window_rows", reason: "expected at least 1, got 0".into() });
     }
     let mut span_rows = plan::resolve::mean_span_rows(spans);
+    let mut num_rows: u64 = spans.iter().map(|span| u64::from(span.num_kept)).sum();
     if let Some(weights) = weights {
         let drawn = u128::from(span_rows) * u128::from(weights.num_draws()) / u128::from(weights.num_rows().max(1));
         span_rows = u64::try_from(drawn).unwrap_or(u64::MAX).max(1);
+        num_rows = u64::from(weights.num_draws());
     }
-    let derived = plan::resolve::resolve(span_rows, dataset.snapshot().row_bytes(), shuffle_bytes);
-    Ok(Order::Shuffled {
+    let row_bytes = dataset.snapshot().row_bytes();
+    let derived = plan::resolve::resolve(span_rows, row_bytes, shuffle_bytes);
+    let needed_bytes = plan::resolve::least_shuffle_bytes(num_rows, span_rows, row_bytes);
+    // Who asks for less than the default, for rows that take less, knows.
+    let asked_bytes = shuffle_bytes.max(num_rows.saturating_mul(row_bytes.max(plan::resolve::MIN_ROW_BYTES)));
+    let is_asked_for = window_rows.is_some() || asked_bytes < plan::resolve::DEFAULT_SHUFFLE_BYTES;
+    let is_coarse = shuffle_bytes < needed_bytes && !is_asked_for;
+    let coarse = Coarse { window_rows: derived.window_rows, span_rows, shuffle_bytes, needed_bytes };
+    let order = Order::Shuffled {
         seed,
         num_lanes: num_lanes.unwrap_or(derived.num_lanes),
         window_rows: window_rows.unwrap_or(derived.window_rows),
-    })
+    };
+    Ok((order, is_coarse.then_some(coarse)))
 }
 
 #[cfg(test)]

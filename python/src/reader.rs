@@ -134,6 +134,13 @@ impl PyReader {
         Some((&found.url, found.row_group, found.num_parts, fetched, wanted, found.dictionary_bytes))
     }
 
+    /// The shuffle if it leaves rows near their neighbours: the rows of its window and of a span, the bytes to shuffle
+    /// within, and those that would be needed.
+    fn coarse(&self) -> Option<(u64, u64, u64, u64)> {
+        let found = self.reader.coarse()?;
+        Some((found.window_rows, found.span_rows, found.shuffle_bytes, found.needed_bytes))
+    }
+
     /// Batch size for callers that did not choose one.
     #[getter]
     fn fitting_batch_rows(&self) -> u32 {

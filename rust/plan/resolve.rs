@@ -47,6 +47,14 @@ pub fn resolve(span_rows: u64, row_bytes: u64, shuffle_bytes: u64) -> Mixing {
     Mixing { num_lanes, window_rows: window(num_lanes).clamp(1, most.max(1)) }
 }
 
+/// Returns the least `shuffle_bytes` with which a window has room for [`MIN_SPANS_PER_WINDOW`] spans, or for all of
+/// `num_rows`. With less, rows stay near those that are stored beside them.
+pub fn least_shuffle_bytes(num_rows: u64, span_rows: u64, row_bytes: u64) -> u64 {
+    let span_rows = span_rows.max(1);
+    let window = num_rows.min(span_rows.saturating_mul(MIN_SPANS_PER_WINDOW));
+    window.saturating_add(span_rows).saturating_mul(row_bytes.max(MIN_ROW_BYTES))
+}
+
 /// Returns the length in kept rows of the span that a row is in, averaged over the rows and rounded up.
 ///
 /// Weighted by rows, because a few giant spans fill the windows however many tiny ones there are.
@@ -102,6 +110,8 @@ mod tests {
             span_rows in 1_u64..100_000, row_bytes in 1_u64..1_000_000, shuffle_bytes in 0_u64..(1 << 40),
         ) {
             let mixing = resolve(span_rows, row_bytes, shuffle_bytes);
+            let is_wide = mixing.window_rows >= MIN_SPANS_PER_WINDOW * span_rows;
+            prop_assert_eq!(is_wide, shuffle_bytes >= least_shuffle_bytes(u64::MAX, span_rows, row_bytes));
             let lanes = u64::from(mixing.num_lanes);
             let used = lanes * (mixing.window_rows + span_rows) * row_bytes.max(MIN_ROW_BYTES);
             prop_assert!(used <= shuffle_bytes || (lanes == 1 && mixing.window_rows == 1));

@@ -51,11 +51,25 @@ impl Refetched {
     }
 }
 
+/// A shuffle whose window has room for so few spans that rows stay near those that are stored beside them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Coarse {
+    /// The rows of the window.
+    pub window_rows: u64,
+    /// The mean rows of a span.
+    pub span_rows: u64,
+    /// The bytes to shuffle within.
+    pub shuffle_bytes: u64,
+    /// The least of them that mix rows well.
+    pub needed_bytes: u64,
+}
+
 /// What was found while a reader was made.
 #[derive(Debug, Default)]
 pub(super) struct Costly {
     pub(super) unindexed: Option<Unindexed>,
     pub(super) refetched: Option<Refetched>,
+    pub(super) coarse: Option<Coarse>,
     num_compared: usize,
 }
 
@@ -147,5 +161,10 @@ impl EpochReader {
     /// that do not fit into a single read.
     pub fn refetched(&self) -> Option<&Refetched> {
         self.costly.refetched.as_ref()
+    }
+
+    /// Returns what keeps the shuffle from mixing rows well, if something does.
+    pub fn coarse(&self) -> Option<&Coarse> {
+        self.costly.coarse.as_ref()
     }
 }

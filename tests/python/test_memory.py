@@ -574,7 +574,7 @@ def test_a_missing_page_index_is_warned_of_once_where_it_costs(tmp_path, recwarn
     assert warned.filename == __file__
     assert "(2 such in the dataset)" in str(warned.message)
     assert "x.parquet" in str(warned.message)
-    assert "The shuffle is coarse" in str(warned.message)
+    assert "Rows may be read again" in str(warned.message)
     assert "write_page_index=True" in str(warned.message)
 
 
@@ -587,6 +587,50 @@ def test_a_missing_page_index_coarsens_no_order_that_is_that_of_the_files(tmp_pa
     with pytest.warns(fb.PerformanceWarning, match="no page index .* It is read whole by each process") as warned:
         next(iter(rows))
     assert "shuffle" not in str(warned[0].message)
+
+
+def write_repeated(folder, num_rows, **settings):
+    """Writes a gigabyte and more of text that takes little in files: each row group is one span."""
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(num_rows, np.int32)), ["a" * MIB])
+    table = pa.table({"id": range(num_rows), "text": texts})
+    settings = {"store_schema": False, "dictionary_pagesize_limit": 1 << 30} | settings
+    pq.write_table(table, folder / "x.parquet", **settings)
+    return fb.load_dataset(folder, split="train")
+
+
+# Datasets that are alike are warned of once.
+@pytest.mark.parametrize(
+    ("num_rows", "settings", "needed_rows", "window_rows"),
+    [
+        (2000, {"row_group_size": 1000, "write_page_index": True}, 2000 + 1000, 1000 // 50),
+        (5000, {"row_group_size": 500, "write_page_index": True}, 4 * 500, 500 + 1000 // 50),
+        (2200, {"row_group_size": 2200}, 2 * 2200, 1),
+    ],
+)
+def test_a_shuffle_that_leaves_rows_near_their_neighbours_is_warned_of(
+    tmp_path, num_rows, settings, needed_rows, window_rows
+):
+    ds = write_repeated(tmp_path, num_rows, **settings)
+    is_indexed = "write_page_index" in settings
+    begin = (
+        "the shuffle" if is_indexed else "row group 0 of .* no page index .* Rows may be read again, and the shuffle"
+    )
+    says = rf"^{begin} is coarse: .* rows (stay|move by less than ([\d,]+)).* page index.*`shuffle_bytes=(\d+)`"
+    with pytest.raises(fb.PerformanceWarning, match=says) as warned:
+        next(iter(ds.shuffle(1).batches(8, memory_limit=32 << 30 if is_indexed else 8 << 30)))
+    _, moved, needed = re.search(says, str(warned.value)).groups()
+    assert int((moved or "1").replace(",", "")) == pytest.approx(window_rows, abs=5)
+    needed = int(needed)
+    assert needed == pytest.approx(needed_rows * MIB, rel=0.01)
+    for shuffle_bytes, is_coarse in ((needed - 1, True), (needed, False)):
+        reader = ds.shuffle(1, shuffle_bytes=shuffle_bytes)._make_reader(fb.options.ReadOptions(), reads_all=False)
+        assert (reader.coarse() is not None) == is_coarse
+
+
+def test_a_small_shuffle_that_was_asked_for_is_not_warned_of(tmp_path, recwarn):
+    write_tokens(tmp_path / "x.parquet", num_rows=1900, row_group_size=500)
+    next(iter(fb.load_dataset(tmp_path, split="train").shuffle(1, shuffle_bytes=MIB).batches(8)))
+    assert not recwarn.list
 
 
 def write_distinct(folder, num_rows=20_000, *, use_dictionary=True):

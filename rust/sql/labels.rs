@@ -13,7 +13,7 @@ use datafusion::common::{Column, DFSchema, ExprSchema, Result as PlanResult, Sca
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlanBuilder, Operator, Subquery, lit};
 
 use super::casts;
-use super::plan::digest_of_value;
+use super::digest::digest_of_value;
 use crate::error::Error;
 use crate::features;
 use crate::walk::Walk;

@@ -10,14 +10,14 @@
 //! ```
 //!
 //! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`], [`casts`] and
-//! [`function`] are functions, [`any`] is `= ANY`, [`parameters`] are placeholders. [`aggregates`] are made exact,
-//! [`labels`] are class names, [`moments`], [`choices`] and [`distant`] handle distant or precise dates and times,
-//! [`keys`] and [`windows`] orders that the engine refuses, [`firsts`] first rows that do not fit in memory,
-//! [`printed`] lists that it would take for text. [`bounds`] refuses what is too deep or too large to be planned,
-//! [`correlated`] subqueries that the engine gets wrong; [`totals`] are some of these that it need not, [`missing`]
-//! those without rows, [`named_casts`] columns that it gives one name, [`as_written`] those that a query does not name.
-//! [`rules`] are the engine's rules of optimization, [`keyed`] and [`fence`] what they may know. [`provider`] is a
-//! dataset as a table of an external DataFusion.
+//! [`function`] are functions, [`any`] is `= ANY`, [`parameters`] are placeholders, [`digest`] is what tables are known
+//! by. [`aggregates`] are made exact, [`labels`] are class names, [`moments`], [`choices`] and [`distant`] handle
+//! distant or precise dates and times, [`keys`] and [`windows`] orders that the engine refuses,
+//! [`firsts`] first rows that do not fit in memory, [`printed`] lists that it would take for text. [`bounds`] refuses
+//! what is too deep or too large to be planned, [`correlated`] subqueries that the engine gets wrong; [`totals`] are
+//! some of these that it need not, [`missing`] those without rows, [`named_casts`] columns that it gives one name,
+//! [`as_written`] those that a query does not name. [`rules`] are the engine's rules of optimization, [`keyed`] and
+//! [`fence`] what they may know. [`provider`] is a dataset as a table of an external DataFusion.
 
 mod aggregates;
 pub(crate) mod any;
@@ -27,6 +27,7 @@ mod carry;
 mod casts;
 mod choices;
 mod correlated;
+mod digest;
 mod distant;
 mod fence;
 mod firsts;
@@ -62,7 +63,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use datafusion::common::Column;
 pub use datafusion::common::ScalarValue;
 use datafusion::execution::session_state::SessionState;
@@ -112,28 +113,29 @@ pub enum Table {
 
 impl Request {
     /// Returns text that identifies the query, including its values and the contents of its tables.
-    pub(crate) fn identity(&self) -> String {
+    fn identity(&self) -> Result<String> {
         let mut text = self.text.clone() + &comment_of(&self.parameters);
         for (name, table) in &self.tables {
-            text += &format!("\n-- {name} = {}", table.identity());
+            let failed = |error: ArrowError| Error::Setting { name: "tables", reason: format!("`{name}`: {error}") };
+            text += &format!("\n-- {name} = {}", table.identity().map_err(failed)?);
         }
-        text
+        Ok(text)
     }
 }
 
 /// Returns the values of parameters as comments to the query's text.
 pub(crate) fn comment_of(parameters: &BTreeMap<String, ScalarValue>) -> String {
-    parameters.iter().map(|(name, value)| format!("\n-- ${name} = {}", plan::digest_of_value(value))).collect()
+    parameters.iter().map(|(name, value)| format!("\n-- ${name} = {}", digest::digest_of_value(value))).collect()
 }
 
 impl Table {
-    fn identity(&self) -> String {
+    fn identity(&self) -> Result<String, ArrowError> {
         match self {
             Self::Dataset(dataset) => {
                 let query = dataset.table_texts().join("; ");
-                format!("dataset {} {query}", dataset.snapshot().fingerprint)
+                Ok(format!("dataset {} {query}", dataset.snapshot().fingerprint))
             }
-            Self::Batches(schema, batches) => plan::digest_of_batches(schema, batches),
+            Self::Batches(schema, batches) => digest::digest_of_batches(schema, batches),
         }
     }
 }
@@ -259,7 +261,7 @@ impl Dataset {
         }
         let schema =
             features::collect(&Schema::new_with_metadata(Fields::from(fields), self.schema().metadata().clone()));
-        let identity = request.identity() + &planned.classes;
+        let identity = request.identity()? + &planned.classes;
         if attached.is_empty()
             && let Some(filters) = self.filters_of(&plan, request, &identity)?
         {

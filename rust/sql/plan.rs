@@ -7,14 +7,13 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
-use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use arrow_schema::Schema;
 use datafusion::catalog::{
     CatalogProvider, CatalogProviderList, MemTable, MemoryCatalogProvider, MemoryCatalogProviderList,
     MemorySchemaProvider, SchemaProvider, TableProvider,
 };
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
-use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, ScalarValue};
+use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult};
 use datafusion::execution::session_state::SessionState;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -24,7 +23,6 @@ use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::prelude::SQLOptions;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
-use sha2::{Digest, Sha256};
 
 use super::aggregates::{exact_aggregates, with_wide_means};
 use super::any::with_values_apart;
@@ -431,53 +429,4 @@ fn explain(text: &str, dataset: &Dataset, request: &Request, error: &DataFusionE
     });
     let schemas: Vec<&Schema> = std::iter::once(dataset.schema().as_ref()).chain(schemas).collect();
     sql::refused(text, &schemas, error)
-}
-
-/// Returns a line of text that differs for different values.
-pub(super) fn digest_of_value(value: &ScalarValue) -> String {
-    const SHOWN: usize = 64;
-    let data_type = value.data_type();
-    let text = match value.try_as_str() {
-        // Its quotes and line breaks are escaped.
-        Some(Some(text)) => format!("{data_type}({text:?})"),
-        _ if data_type.is_primitive() || data_type.is_null() || data_type == DataType::Boolean => format!("{value:?}"),
-        // Lists and bytes are displayed truncated, and could look alike.
-        _ => digest_of_array(value),
-    };
-    if text.len() <= SHOWN { text } else { hex(&Sha256::digest(text)) }
-}
-
-/// Returns a digest of a value and its type.
-fn digest_of_array(value: &ScalarValue) -> String {
-    let batch = value.to_array().map_err(ArrowError::from).and_then(|array| {
-        let field = Field::new("value", array.data_type().clone(), true);
-        RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![array])
-    });
-    // Every parameter value can be an array.
-    batch.map_or_else(|_| format!("{value:?}"), |batch| digest_of_batches(&batch.schema(), &[batch]))
-}
-
-/// Returns a digest of an in-memory table.
-pub(super) fn digest_of_batches(schema: &SchemaRef, batches: &[RecordBatch]) -> String {
-    struct Hashing(Sha256);
-    impl std::io::Write for Hashing {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.update(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut hashing = Hashing(Sha256::new());
-    let written = arrow_ipc::writer::StreamWriter::try_new(&mut hashing, schema)
-        .and_then(|mut writer| batches.iter().try_for_each(|batch| writer.write(batch)).and_then(|()| writer.finish()));
-    // Tables of a type that cannot be serialized are distinguished only by size.
-    let suffix = written.err().map(|_| batches.iter().map(RecordBatch::num_rows).sum::<usize>().to_string());
-    hex(&hashing.0.finalize()) + &suffix.unwrap_or_default()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

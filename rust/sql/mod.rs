@@ -12,7 +12,7 @@
 //! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`], [`casts`] and
 //! [`function`] are functions, [`any`] is `= ANY`, [`parameters`] are placeholders, [`digest`] is what tables are known
 //! by. [`aggregates`] are made exact, [`labels`] are class names, [`moments`], [`choices`] and [`distant`] handle
-//! distant or precise dates and times, [`keys`] and [`windows`] orders that the engine refuses,
+//! distant or precise dates and times, [`keys`], [`key_columns`] and [`windows`] orders that the engine refuses,
 //! [`firsts`] first rows that do not fit in memory, [`printed`] lists that it would take for text. [`bounds`] refuses
 //! what is too deep or too large to be planned, [`correlated`] subqueries that the engine gets wrong; [`totals`] are
 //! some of these that it need not, [`missing`] those without rows, [`named_casts`] columns that it gives one name,
@@ -33,6 +33,7 @@ mod fence;
 mod firsts;
 mod function;
 mod held;
+mod key_columns;
 mod keyed;
 mod keys;
 mod labels;

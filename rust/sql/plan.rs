@@ -27,6 +27,7 @@ use datafusion::sql::sqlparser::ast;
 use super::aggregates::{exact_aggregates, with_wide_means};
 use super::any::with_values_apart;
 use super::as_written::Columns;
+use super::key_columns::KeyColumns;
 use super::keyed::KeyedPlanner;
 use super::keys::{OrderedOnce, distinct_once};
 use super::labels::Names;
@@ -272,6 +273,7 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
     let mut state = SessionStateBuilder::new_from_existing(sql::session().clone())
         .with_catalog_list(Arc::new(catalogs))
         .with_optimizer_rule(Arc::new(OrderedOnce))
+        .with_optimizer_rule(Arc::new(KeyColumns))
         .build();
     state.register_udf(named_casts::function()).map_err(|error| failed("tables", error))?;
     // The last is asked first.

@@ -19,6 +19,8 @@ pub(super) struct Hybrid {
     at: usize,
     width: usize,
     run: Run,
+    /// Whether the current run claims more than there is.
+    is_cut: bool,
 }
 
 impl Hybrid {
@@ -27,7 +29,7 @@ impl Hybrid {
         if width > 32 {
             return Err(Misfit("numbers of more than 32 bits"));
         }
-        Ok(Self { at, width, run: Run::Same { value: 0, len: 0 } })
+        Ok(Self { at, width, run: Run::Same { value: 0, len: 0 }, is_cut: false })
     }
 
     /// Returns the start of `num_bytes` of purely packed numbers of `width` bits.
@@ -71,7 +73,7 @@ impl Hybrid {
 
     /// Returns whether the current run is the last of `bytes`, and not cut.
     pub(super) fn is_last(&self, bytes: &[u8]) -> bool {
-        self.at == bytes.len()
+        self.at == bytes.len() && !self.is_cut
     }
 
     /// Reads the header of a run, which has at least one number.
@@ -88,10 +90,12 @@ impl Hybrid {
             self.at = start + value_bytes;
             Run::Same { value, len }
         } else {
-            let run_bytes = len.saturating_mul(self.width);
-            self.at = start.saturating_add(run_bytes);
             // Some writers cut the last group where its numbers end.
-            let held = (run_bytes.min(rest.len()) * 8).checked_div(self.width).unwrap_or(usize::MAX);
+            let claimed_bytes = len.saturating_mul(self.width);
+            let run_bytes = claimed_bytes.min(rest.len());
+            self.is_cut = run_bytes < claimed_bytes;
+            self.at = start + run_bytes;
+            let held = (run_bytes * 8).checked_div(self.width).unwrap_or(usize::MAX);
             Run::Packed { start, first: 0, len: len.saturating_mul(8).min(held) }
         };
         match run {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forebay.loader import Stream
     from forebay.mapped import MappedDataset, Workers
     from forebay.options import Remainder, StartMethod
-    from forebay.passes import Cursor, Run
+    from forebay.passes import Run, Standing
     from forebay.states import Hole
 
 REASONS = {
@@ -171,7 +171,7 @@ class DataLoader:
         self._stream = self._make_stream(drop_last=drop_last, **settings)
         self._is_next_epoch_due = False
         # Where the running loop, or else the last one, began.
-        self._began: tuple[Cursor, int] | None = None
+        self._began: Standing | None = None
 
     def _make_stream(self, **settings: Any) -> Stream[Any]:
         """Returns the stream of the rank, with the functions applied."""
@@ -212,7 +212,7 @@ class DataLoader:
             self._stream.set_epoch(self._stream.epoch + 1)
         runs = self._stream._begin()
         self._is_next_epoch_due = True
-        self._began = self._stream._at, self._stream._epoch_at
+        self._began = self._stream._at
         return runs
 
     @property

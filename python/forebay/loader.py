@@ -13,7 +13,7 @@ from forebay._lib import __version__
 from forebay.distributed import agreeing, process_group
 from forebay.exceptions import ClosedError, SettingError
 from forebay.iteration import AsyncIteration, Iteration
-from forebay.passes import Cursor, Passes, Run
+from forebay.passes import Cursor, Passes, Progress, Run
 from forebay.position import Position
 from forebay.stages import NO_ARROW, Alone, Delivered, Loop, Pass, Read, Until
 from forebay.warned import warn_of_holes
@@ -134,7 +134,7 @@ class Stream(Position, Generic[T]):
                         time.sleep(pause)
                     with closing(self._staged(read, run, loop, is_alone=is_alone)) as batches:
                         while (item := next(batches, None)) is not None:
-                            self._move(item.after, run.number)
+                            self._move(item.after, run)
                             yield item.value
                     if is_alone:
                         self._pass_over(run)
@@ -163,7 +163,7 @@ class Stream(Position, Generic[T]):
                             item = next(batches, None)
                             if item is None:
                                 break
-                            self._move(item.after, run.number)
+                            self._move(item.after, run)
                             yield item.value
                     self._pass_over(run)
 
@@ -232,7 +232,7 @@ class Stream(Position, Generic[T]):
 
     def _first(self, stream: _lib.Stream, run: Run) -> Batches:
         """Returns the batches of `stream` as the first stage."""
-        start, share, last, _ = run
+        start, share, last, _, _ = run
         worker, num_workers, position = share["worker"], share["num_workers"], start.position
 
         def ends(number: int, behind: int) -> tuple[int, Cursor]:
@@ -259,7 +259,7 @@ class Stream(Position, Generic[T]):
             AgreementError: on every rank, if the dataset, query, order, epoch, position, batch size or remainder differ
                 between ranks; the message says what differs on which rank.
         """
-        for pause in self._agreeing(Run(self._start, self._native_share(), None, self._epoch)):
+        for pause in self._agreeing(Run(self._start, self._native_share(), None, self._epoch, Progress())):
             time.sleep(pause)
 
     def _agreeing(self, run: Run) -> Iterator[float]:
@@ -270,7 +270,7 @@ class Stream(Position, Generic[T]):
 
     def _facts(self, run: Run) -> dict[str, Fact]:
         """Returns what must be the same on every rank."""
-        (epoch, position, done), share, _, _ = run
+        (epoch, position, done), share, *_ = run
         state = json.loads(self.reader.state(epoch, position))
         order = {"seed": 0, "num_lanes": 0, "window_rows": 0, "shuffle_bytes": 0} | state["order"]
         return {
@@ -332,7 +332,7 @@ class Stream(Position, Generic[T]):
         return self._dataset.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Hands the rest of the epoch to an Arrow consumer, which then owns the position.
+        """Hands the rest of the epoch to an Arrow consumer; this stream stays where it is, and may be handed over again.
 
         Raises:
             SettingError: the stream runs functions of `map`, or has `repeat` or `steps_per_epoch`.
@@ -363,13 +363,13 @@ class Stream(Position, Generic[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and their memory are not pickled; the reader is made again from the pickled selection.
-        return self.__dict__ | {"_reader": None, "_active": None}
+        return self.__dict__ | {"_reader": None, "_active": None, "_holes": self.holes}
 
     def __repr__(self) -> str:
         share = self._share
         return (
             f"{type(self).__name__}(rank {share.rank} of {share.world_size}, batch_size={share.batch_size}, "
-            f"epoch={self._epoch}, position={self._at.position})"
+            f"epoch={self._epoch}, position={self._at.cursor.position})"
         )
 
     def _repr_html_(self) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from forebay.dataset import Dataset
     from forebay.distributed import Fact
     from forebay.options import ReadOptions, ShareOptions
-    from forebay.passes import Run
+    from forebay.passes import Run, Standing
     from forebay.shaping import Pack
     from forebay.stages import Batches, Stage
 
@@ -248,7 +248,10 @@ class PackedStream(Stream[dict[str, Any]]):
 
         Each rank has its own state, valid for the same rank and world size; batch size and columns may change.
         """
-        return super().state_dict() | {"pack": self._identity() | {"done": self._at.done}}
+        return super().state_dict()
+
+    def _state_at(self, at: Standing) -> dict[str, Any]:
+        return super()._state_at(at) | {"pack": self._identity() | {"done": at.cursor.done}}
 
     def _check_kind(self, state: Mapping[str, Any]) -> None:
         self._check_packing(state)

@@ -31,6 +31,21 @@ class Cursor(NamedTuple):
     """What was delivered before: steps of an epoch counted in steps, or parts of packed documents."""
 
 
+class Standing(NamedTuple):
+    """Where a stream stands, as one value, so that other threads never see half of a move."""
+
+    cursor: Cursor = Cursor()
+    epoch: int = 0
+    """The epoch of the iteration, as in `set_epoch`."""
+
+
+@dataclass
+class Progress:
+    """What an iteration has delivered of a pass."""
+
+    num_batches: int = 0
+
+
 class Run(NamedTuple):
     """One pass of an iteration, or the rest of it."""
 
@@ -40,6 +55,7 @@ class Run(NamedTuple):
     """The last pass of the iteration, if it has one."""
     number: int
     """The epoch of the iteration, as in `set_epoch`."""
+    progress: Progress
 
     def behind(self, cursor: Cursor) -> Run:
         """Returns the rest of the pass from `cursor` on."""

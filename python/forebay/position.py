@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from forebay.exceptions import SettingError, StateError
 from forebay.options import check_count
-from forebay.passes import MOST_DONE, MOST_EPOCH, Cursor, Passes, Run, check_ends
+from forebay.passes import MOST_DONE, MOST_EPOCH, Cursor, Passes, Progress, Run, Standing, check_ends
 from forebay.states import check_state
 from forebay.warned import warn_of_files
 
@@ -38,11 +38,10 @@ class Position:
         self._reader: _lib.Reader | None = None
         self._passes = Passes(dataset._num_passes, share.steps_per_epoch)
         self._epoch = 0
-        # Where the next iteration begins, and where the running one, or else the last, stands.
-        self._start = self._at = Cursor()
-        self._epoch_at = 0
-        # Where the stream stood before the last batch.
-        self._before = Cursor(), 0
+        # Where the next iteration begins.
+        self._start = Cursor()
+        # Where the running iteration, or else the last, stands, and where it stood before the last batch.
+        self._at = self._before = Standing()
         # The epoch set by `set_epoch`, until an iteration begins.
         self._chosen: int | None = None
         # The epoch of the loaded state.
@@ -87,15 +86,16 @@ class Position:
         """
         self._chosen = epoch = check_count("epoch", epoch, least=0, most=self._passes.most_epoch)
         if epoch != self._epoch:
-            self._start = self._at = self._beginning(epoch)
-            self._epoch = self._epoch_at = epoch
+            self._epoch, self._start = epoch, self._beginning(epoch)
+            self._at = Standing(self._start, epoch)
             self._is_announced = False
             self._start_holes, self._holes, self._is_set = [], [], True
             self._worker = self._worker_mark = self._turn = None
 
     def _go_to(self, position: int) -> None:
         """Makes the first iteration begin after `position` rows."""
-        self._start = self._at = Cursor(0, position)
+        self._start = Cursor(0, position)
+        self._at = Standing(self._start)
 
     def _go_on_to(self, epoch: int, num_taken: int | None = None) -> None:
         """Makes a worker that is done with an epoch begin another one, with the batches that are its turn there.
@@ -146,8 +146,7 @@ class Position:
         last = self._passes.last(self._epoch)
         if last is None:
             return None
-        num_later = last - start.epoch
-        return self._num_batches(start) + (num_later and num_later * self._num_batches(Cursor(last)))
+        return self._num_batches(start) + (last - start.epoch) * self._num_batches(Cursor(last))
 
     @property
     def _has_known_length(self) -> bool:
@@ -160,7 +159,10 @@ class Position:
 
     @property
     def num_dropped(self) -> int:
-        """Rows of an epoch, or of each pass, that `remainder="drop"` leaves out; fewer than `world_size`."""
+        """Rows of an epoch, or of each pass, that no rank gets.
+
+        With `remainder="drop"` fewer than `world_size`, and with `drop_last` those of the last batch.
+        """
         return self.reader.num_dropped(self._native_share())
 
     @property
@@ -194,12 +196,12 @@ class Position:
         if mark is not None:
             left = self._num_left(start)
             mark = ({} if left is None else {"turn": (first - left) % num_workers}) | (got or mark)
+        self._holes = self._start_holes
         self._start, self._start_holes, self._worker, self._worker_mark = self._beginning(self._epoch), [], None, mark
         self._turn = None
         self._chosen, self._is_announced = None, False
-        self._at = start if mark is None else self._after(start, first, last)
-        self._epoch_at = self._epoch
-        return self._runs(Run(start, share, last, self._epoch))
+        self._at = Standing(start if mark is None else self._after(start, first, last), self._epoch)
+        return self._runs(Run(start, share, last, self._epoch, Progress()))
 
     def _check_share(self) -> None:
         """Refuses a world other than the one the stream was made in."""
@@ -211,16 +213,16 @@ class Position:
         Raises:
             SettingError: there is no end, and no batch.
         """
-        start, share, last, number = run
+        start, share, last, number, _ = run
         steps, num_workers = self._passes.steps, share["num_workers"]
         while steps is None or start.done + share["worker"] < steps:
-            stood = self._at
-            yield Run(start, share, last, number)
+            progress = Progress()
+            yield Run(start, share, last, number, progress)
             if start.epoch == last:
                 return
             # The length of a pass decides which worker begins the next one; with packing it is not known ahead.
             is_counted = num_workers > 1 or steps is not None
-            length = self._num_batches(start) if is_counted else int(self._at != stood)
+            length = self._num_batches(start) if is_counted else progress.num_batches
             if start.position == 0 and (is_counted or not start.done):
                 check_ends(length, last)
             worker = (share["worker"] - length) % num_workers
@@ -244,10 +246,11 @@ class Position:
         end = self.reader.num_rows - dropped
         return Cursor(epoch, min(position + left * self._step, end), done + number)
 
-    def _move(self, after: Cursor, epoch: int) -> None:
+    def _move(self, after: Cursor, run: Run) -> None:
         """Updates the position when the loop receives a batch."""
-        self._before = self._at, self._epoch_at
-        self._at, self._epoch_at, self._is_set = after, epoch, False
+        run.progress.num_batches += 1
+        self._before = self._at
+        self._at, self._is_set = Standing(after, run.number), False
 
     def _pass_over(self, run: Run) -> None:
         """Moves to the end of the last pass if other ranks had more batches than this one, or batches were skipped."""
@@ -255,13 +258,14 @@ class Position:
         is_uneven = self.has_rows and self._share.remainder == "keep" and self._share.world_size > 1
         # Not if the position was set elsewhere meanwhile.
         is_short = self._leaves_rows_out or is_uneven or bool(self.holes)
-        if is_last and is_short and not self._is_set and self._at.epoch <= run.start.epoch:
+        at, epoch = self._at
+        if is_last and is_short and not self._is_set and at.epoch <= run.start.epoch:
             # Rank 0 has the most batches.
             length = self.reader.num_batches(self._native_share(run.start) | {"rank": 0})
             end = self._after(run.start, length, run.last)
             # It is still in an earlier pass if nothing of this one could be read.
-            stood = self._at.position if self._at.epoch == run.start.epoch else 0
-            self._at = self._at._replace(epoch=run.start.epoch, position=max(stood, end.position))
+            stood = at.position if at.epoch == run.start.epoch else 0
+            self._at = Standing(at._replace(epoch=run.start.epoch, position=max(stood, end.position)), epoch)
 
     @property
     def _step(self) -> int:
@@ -296,23 +300,22 @@ class Position:
         Ranks step together, so the state of one rank is enough for all. It is valid for any world size, batch size and
         number of workers. O(1): it holds no rows and no random state.
         """
-        state: dict[str, Any] = json.loads(self.reader.state(self._at.epoch, self._at.position))
-        if self._passes.steps is not None:
-            state["steps"] = {"epoch": self._epoch_at, "done": self._at.done}
-        if self.holes:
-            state["holes"] = self.holes
-        if self._worker_mark is not None:
-            state["worker"] = dict(self._worker_mark)
-        return state
+        return self._state_at(self._at)
 
     def _state_before_last(self) -> dict[str, Any]:
         """Returns the state before the last batch, for a caller that has taken it but not used it."""
-        here = self._at, self._epoch_at
-        self._at, self._epoch_at = self._before
-        try:
-            return self.state_dict()
-        finally:
-            self._at, self._epoch_at = here
+        return self._state_at(self._before)
+
+    def _state_at(self, at: Standing) -> dict[str, Any]:
+        """Returns the state of a stream that stands at `at`."""
+        state: dict[str, Any] = json.loads(self.reader.state(at.cursor.epoch, at.cursor.position))
+        if self._passes.steps is not None:
+            state["steps"] = {"epoch": at.epoch, "done": at.cursor.done}
+        if holes := self.holes:
+            state["holes"] = holes
+        if self._worker_mark is not None:
+            state["worker"] = dict(self._worker_mark)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state`; no row is lost, repeated or replayed. Reads at most the current windows.
@@ -338,9 +341,10 @@ class Position:
             raise StateError(f"not a Forebay state: worker.turn: expected a number from 0, got {worker['turn']!r}")
         cursor = Cursor(*self.reader.read_state(text))
         self._epoch, done = self._read_steps(state, cursor)
-        self._epoch_at = self._loaded_epoch = self._epoch
+        self._loaded_epoch = self._epoch
         self._is_announced = False
-        self._start = self._at = cursor._replace(done=done)
+        self._start = cursor._replace(done=done)
+        self._at = Standing(self._start, self._epoch)
         self._start_holes = self._holes = [dict(hole) for hole in state.get("holes", ())]
         self._is_set = True
         self._worker, self._worker_mark, self._turn = worker, worker, None

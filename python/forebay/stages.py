@@ -316,9 +316,9 @@ class Until:
             raise StopIteration
         item = next(self._batches)
         # Batches without a readable row may have been skipped.
-        step = item.after.done - self._num_workers
-        self._is_over = step + self._num_workers >= self._num_steps
-        if step >= self._num_steps:
+        done = item.after.done
+        self._is_over = done >= self._num_steps
+        if done - self._num_workers >= self._num_steps:
             raise StopIteration
         return item
 

@@ -100,7 +100,7 @@ class TorchStream(IterableDataset[TorchBatch]):
 
     @property
     def num_dropped(self) -> int:
-        """Rows of the epoch that no rank gets; fewer than `world_size`. See `Stream.num_dropped`."""
+        """Rows of an epoch, or of each pass, that no rank gets; see `Stream.num_dropped`."""
         self._place.settle(self._stream)
         return self._stream.num_dropped
 

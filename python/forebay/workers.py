@@ -55,6 +55,19 @@ class Choice(NamedTuple):
     """Rows of the epoch up to there that could not be read."""
 
 
+class Use(NamedTuple):
+    """The loop that used a choice."""
+
+    number: int
+    """The number of the choice."""
+    seed: int = 0
+    process: int = 0
+    """The number of the loop's first process."""
+    num_workers: int = 0
+    has_rest: bool = False
+    """Whether a worker of the loop had rows left."""
+
+
 class Place:
     """The start of the next loop over a stream, shared by the process that made the stream and its DataLoader workers.
 
@@ -66,7 +79,6 @@ class Place:
 
     _CHOICE = struct.Struct("q4Q")
     _USE = struct.Struct("qQqq?")
-    """The number of a choice, the loop that used it, and whether a worker of that loop had rows left."""
     _NUM_USES = 64
     _HOLES_AT = _CHOICE.size + _NUM_USES * _USE.size
     _HOLES = struct.Struct("Q")
@@ -150,29 +162,25 @@ class Place:
         # The same for all workers of a loop, unless other threads start processes meanwhile.
         first_process = multiprocessing.current_process()._identity[-1] - worker.id
         with self._locked():
-            used, *by = self._read_use(number)
-            if used == number:
-                by_seed, by_process, by_number, _ = by
-                is_near = abs(by_process - first_process) < worker.num_workers
-                return by_seed == seed and by_number == worker.num_workers and is_near
-            use = self._USE.pack(number, seed, first_process, worker.num_workers, False)
-            os.pwrite(self._file, use, self._use_at(number))
+            use = self._read_use(number)
+            if use.number == number:
+                is_near = abs(use.process - first_process) < worker.num_workers
+                return use.seed == seed and use.num_workers == worker.num_workers and is_near
+            self._write_use(Use(number, seed, first_process, worker.num_workers))
             return True
 
     def _note_rest(self, number: int) -> None:
         """Notes that a worker of the loop that used a choice has rows left in the epoch of its state."""
         with self._locked():
-            *use, _ = self._read_use(number)
-            os.pwrite(self._file, self._USE.pack(*use, True), self._use_at(number))
+            self._write_use(self._read_use(number)._replace(has_rest=True))
 
     def _has_nothing_left(self, number: int) -> bool:
         """Whether no worker has noted that it has rows left."""
-        *_, has_rest = self._read_use(number)
-        return not has_rest
+        return not self._read_use(number).has_rest
 
     def settle(self, stream: Stream[Any]) -> bool:
         """Moves `stream` to the start of its epoch if a loop of workers used its position; returns whether it did."""
-        is_used = self._owner == os.getpid() and self._read_use(self._chosen.number)[0] == self._chosen.number
+        is_used = self._owner == os.getpid() and self._read_use(self._chosen.number).number == self._chosen.number
         if is_used:
             stream._start, stream._start_holes = stream._beginning(stream._epoch), []
         return is_used
@@ -185,9 +193,13 @@ class Place:
                 "use `torchdata.stateful_dataloader.StatefulDataLoader` and `forebay.cursor(loader.state_dict())`"
             )
 
-    def _read_use(self, number: int) -> tuple[int, ...]:
+    def _read_use(self, number: int) -> Use:
+        """Returns the use noted at the place of a choice, which may be that of an earlier one."""
         data = os.pread(self._file, self._USE.size, self._use_at(number))
-        return self._USE.unpack(data or bytes(self._USE.size))
+        return Use._make(self._USE.unpack(data)) if data else Use(0)
+
+    def _write_use(self, use: Use) -> None:
+        os.pwrite(self._file, self._USE.pack(*use), self._use_at(use.number))
 
     def _use_at(self, number: int) -> int:
         return self._CHOICE.size + number % self._NUM_USES * self._USE.size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -515,3 +516,29 @@ def test_a_state_behind_the_last_full_batch_is_over_though_the_first_document_is
         later.load_state_dict(state)
         assert rows_of(later) == expected_rows
         assert later.epoch == epoch
+
+
+def test_states_that_another_thread_takes_are_of_ends_of_batches(tmp_path: Path) -> None:
+    table = pa.table({"ids": pa.array([[n] * (1 + n % 3) for n in range(30_000)], pa.list_(pa.int32()))})
+    write_fragments(tmp_path, table, num_fragments=1, row_group_rows=[10_000])
+    dataset = fb.load_dataset(tmp_path, split="train")
+    stream = dataset.to_torch(4, pack=fb.Pack(length=5))
+
+    def place() -> tuple[int, int]:
+        state = stream.state_dict()
+        return state["position"], state["pack"]["done"]
+
+    ends = {place()} | {place() for _ in stream}
+
+    def read() -> None:
+        for _ in range(4):
+            for _ in stream:
+                pass
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    seen = set()
+    while reading.is_alive():
+        seen.add(place())
+    assert seen <= ends
+    assert len(seen) > 1

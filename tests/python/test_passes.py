@@ -215,6 +215,20 @@ def test_without_an_end_passes_follow_each_other(
         assert rest == list(itertools.islice(passes(orders, share), 33, 42))
 
 
+def test_without_an_end_loops_go_on_whatever_moves_the_position(shuffled: fb.Dataset, orders: list[list[int]]) -> None:
+    stream = shuffled.repeat().batches(40)
+    length = len(shuffled.batches(40))
+    one, other = iter(stream), iter(stream)
+    fresh = stream.state_dict()
+    found = [ids(next(one)) for _ in range(2 * length)]
+    for _ in range(length):
+        next(other)
+    found += [ids(next(one)) for _ in range(length)]
+    stream.load_state_dict(fresh)
+    found += [ids(next(one)) for _ in range(length)]
+    assert list(itertools.chain(*found)) == list(itertools.chain(*orders[:4]))
+
+
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_nothing_is_not_repeated_for_ever(rows: fb.Dataset, num_workers: int) -> None:
     few = rows.filter("id < 3").shuffle(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import pickle
@@ -17,6 +18,7 @@ import torch
 from fault_proxy import Fault, FaultProxy
 from hub_data import ids_file
 from rows import ids
+from torchdata.stateful_dataloader import StatefulDataLoader
 from upstreams import Objects
 
 import forebay as fb
@@ -301,6 +303,30 @@ def test_persistent_workers_know_what_a_state_lists(sound: fb.Dataset, damaged: 
     healed.load_state_dict(state)
     assert [batch for batch in rows() if batch] == whole
     assert flat([batch["id"].tolist() for batch in healed]) == list(range(NUM_ROWS)), "nor here"
+
+
+# torchdata calls what newer torch deprecates.
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+def test_persistent_workers_know_nothing_of_holes_of_the_epoch_before(damaged: fb.Dataset) -> None:
+    stream = damaged.to_torch(100, on_error="skip", max_skipped=NUM_ROWS)
+    loader = StatefulDataLoader(stream, batch_size=None, num_workers=2, persistent_workers=True)
+    for _ in loader:
+        pass
+    stream.set_epoch(1)
+    running = iter(loader)
+    state = fb.cursor(loader.state_dict())
+    assert (state["epoch"], state["position"]) == (1, 0)
+    assert "holes" not in state
+    del running
+
+
+def test_a_copy_in_mid_loop_has_the_holes_of_its_position(damaged: fb.Dataset) -> None:
+    stream = skipping(damaged)
+    running = iter(stream)
+    while not stream.holes:
+        next(running)
+    for copied in (copy.deepcopy(stream), pickle.loads(pickle.dumps(stream))):
+        assert copied.state_dict() == stream.state_dict()
 
 
 def test_a_position_that_was_chosen_has_no_holes_of_the_iteration_before(damaged: fb.Dataset) -> None:

@@ -332,7 +332,7 @@ class Stream(Position, Generic[T]):
         return self._dataset.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Hands the rest of the epoch to an Arrow consumer; this stream stays where it is, and may be handed over again.
+        """Hands the rest of the epoch to an Arrow consumer. This stream stays where it is: some consumers ask twice.
 
         Raises:
             SettingError: the stream runs functions of `map`, or has `repeat` or `steps_per_epoch`.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
 use arrow_schema::{Field, FieldRef, Schema};
-use forebay::{Conversion, SchemaRef, display, forms};
+use forebay::{Conversion, SchemaRef, display, forms, unknown_column};
 use pyo3::exceptions::{PyAttributeError, PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyTuple};
+use pyo3::types::{PyCapsule, PyDict, PyString, PyTuple};
 use pyo3_arrow::error::{PyArrowError, PyArrowResult};
 use pyo3_arrow::ffi::{ArrayIterator, to_array_pycapsules, to_schema_pycapsule, to_stream_pycapsule};
 use pyo3_arrow::{PyField, PySchema};
@@ -38,6 +38,16 @@ impl PyBatch {
         &self.batch
     }
 
+    fn numbered(&self, number: usize) -> PyColumn {
+        PyColumn::new(Arc::clone(self.batch.column(number)), Arc::clone(&self.batch.schema_ref().fields()[number]))
+    }
+
+    fn named(&self, name: &Bound<'_, PyString>) -> PyResult<PyColumn> {
+        let (name, schema) = (name.to_str()?, self.batch.schema());
+        let number = schema.index_of(name).map_err(|_| to_py(&unknown_column(name.to_owned(), name, &schema)))?;
+        Ok(self.numbered(number))
+    }
+
     /// Returns the batch in the schema that a consumer requested.
     fn converted(&self, py: Python<'_>, requested: Option<&Bound<'_, PyCapsule>>) -> PyResult<RecordBatch> {
         match conversion(&self.batch.schema(), requested)? {
@@ -61,28 +71,48 @@ impl PyBatch {
         self.batch.schema().fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// Returns the column at `index`, from 0, without a copy.
+    /// The columns' types, as a `pyarrow.Schema`.
+    #[getter]
+    fn schema<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let pyarrow = slf.py().import("forebay.packages")?.call_method1("import_for", ("`schema`", "pyarrow"))?;
+        pyarrow.call_method1("schema", (slf,))
+    }
+
+    /// Returns a column by its name, or by its number from 0, without a copy. `batch["path"]` is the same.
     ///
     /// Raises:
-    ///     IndexError: there is no such column.
-    ///     TypeError: `index` is not a number.
-    fn column(&self, index: &Bound<'_, PyAny>) -> PyResult<PyColumn> {
-        let schema = self.batch.schema();
-        let number = match index.extract::<usize>() {
-            Err(error) if !error.is_instance_of::<PyOverflowError>(index.py()) => {
+    ///     ColumnNotFoundError: there is no column of that name; the message lists similar names.
+    ///     IndexError: there is no column of that number.
+    ///     TypeError: `column` is neither a name nor a number.
+    fn column(&self, column: &Bound<'_, PyAny>) -> PyResult<PyColumn> {
+        if let Ok(name) = column.cast::<PyString>() {
+            return self.named(name);
+        }
+        let number = match column.extract::<usize>() {
+            Err(error) if !error.is_instance_of::<PyOverflowError>(column.py()) => {
                 return Err(PyTypeError::new_err(format!(
-                    "expected the number of a column, from 0, got {}; `column_names` has them in their order",
-                    index.repr()?
+                    "expected the name of a column, or its number from 0, got {}; `column_names` has them in their order",
+                    column.repr()?
                 )));
             }
             number => number.ok(),
         };
-        let fields = schema.fields();
-        let Some((number, field)) = number.and_then(|number| Some((number, fields.get(number)?))) else {
-            let there = fields.len();
-            return Err(PyIndexError::new_err(format!("no column {index}: the batch has {there}, counted from 0")));
-        };
-        Ok(PyColumn::new(Arc::clone(self.batch.column(number)), Arc::clone(field)))
+        match number {
+            Some(number) if number < self.batch.num_columns() => Ok(self.numbered(number)),
+            _ => {
+                let there = self.batch.num_columns();
+                Err(PyIndexError::new_err(format!("no column {column}: the batch has {there}, counted from 0")))
+            }
+        }
+    }
+
+    /// Returns `length` rows from `offset` on, without a copy; fewer at the end of the batch.
+    ///
+    /// Raises:
+    ///     OverflowError: `offset` or `length` is negative.
+    fn slice(&self, offset: usize, length: usize) -> Self {
+        let offset = offset.min(self.batch.num_rows());
+        Self::new(self.batch.slice(offset, length.min(self.batch.num_rows() - offset)))
     }
 
     /// Columns by name, in the forms chosen for them. Tensors are made by `make_tensor`, which is called with a
@@ -130,12 +160,16 @@ impl PyBatch {
         self.batch.num_rows()
     }
 
-    /// Raises an error that says how to read values.
-    fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    /// Returns the column of a name; rows are left to the libraries that have objects for them.
+    fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<PyColumn> {
+        if let Ok(name) = key.cast::<PyString>() {
+            return self.named(name);
+        }
         let key = key.repr()?;
         Err(PyTypeError::new_err(format!(
-            "a batch has no items; `pyarrow.record_batch(batch)[{key}]` and `polars.DataFrame(batch)[{key}]` take them from \
-             its memory, and `to_torch`, and `batches` of `ds.with_format('numpy')`, yield dicts of columns"
+            "expected the name of a column, got {key}; `pyarrow.record_batch(batch)[{key}]` and \
+             `polars.DataFrame(batch)[{key}]` take other items from its memory, and `to_torch`, and `batches` of \
+             `ds.with_format('numpy')`, yield dicts of columns"
         )))
     }
 
@@ -209,6 +243,13 @@ impl PyColumn {
 
     fn __len__(&self) -> usize {
         self.array.len()
+    }
+
+    /// Called for attributes that do not exist.
+    fn __getattr__(&self, name: &str) -> PyResult<Py<PyAny>> {
+        let instead = "; instead: `pyarrow.array(column)`, and its methods";
+        let instead = if name.starts_with('_') { "" } else { instead };
+        Err(PyAttributeError::new_err(format!("a column has no `{name}`{instead}")))
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {

@@ -58,7 +58,7 @@ use self::evaluate::Evaluator;
 pub(crate) use self::kept::Kept;
 pub(crate) use self::payload::Payload;
 pub(crate) use self::scan::Limits;
-pub(crate) use self::sql::unknown_column;
+pub use self::sql::unknown_column;
 pub use self::subset::{Part, Subset};
 use crate::dataset::Snapshot;
 use crate::error::Result;

@@ -542,8 +542,8 @@ fn misfit(
     Error::Sql { sql: shortened(sql), reason: format!("`{part}`{place}: {why}") }
 }
 
-/// Returns an [`Error::UnknownColumn`] with the names most similar to `name`.
-pub(crate) fn unknown_column(shown: String, name: &str, schema: &Schema) -> Error {
+/// Returns an [`Error::UnknownColumn`] with the names most similar to `name`, which is written as `shown`.
+pub fn unknown_column(shown: String, name: &str, schema: &Schema) -> Error {
     const NEAR_ENOUGH: f64 = 0.5;
     let lower = name.to_lowercase();
     let mut near: Vec<(f64, &String)> = schema

@@ -141,19 +141,49 @@ def test_a_batch_says_what_it_is(ds, table):
     for number in (-1, len(table.column_names), 1 << 70):
         with pytest.raises(IndexError, match=f"no column {number}: the batch has {len(table.column_names)}"):
             batch.column(number)
-    for name in ("id", 1.0, None):
-        with pytest.raises(TypeError, match=f"expected the number of a column, from 0, got {name!r}; `column_names`"):
+    for name in (1.0, None, b"id"):
+        with pytest.raises(TypeError, match=f"expected the name of a column, or its number from 0, got {name!r}; `col"):
             batch.column(name)
+
+
+def test_a_batch_has_a_schema_and_columns_by_name(ds, table):
+    batch = next(iter(ds.batches(32)))
+    assert batch.schema == table.schema
+    for name in table.column_names:
+        for column in (batch[name], batch.column(name)):
+            assert column.name == name
+            assert str(pa.array(column)) == str(pa.array(batch.column(table.column_names.index(name))))
+    for look_up in (batch.__getitem__, batch.column):
+        with pytest.raises(fb.ColumnNotFoundError, match="no column `idd`; did you mean `id`"):
+            look_up("idd")
+        with pytest.raises(UnicodeEncodeError):
+            look_up("\ud800")
+    with pytest.raises(AttributeError, match=r"^a column has no `to_pylist`; instead: `pyarrow.array\(column\)`"):
+        batch["id"].to_pylist()
+    assert not hasattr(batch["id"], "__array__")
+
+
+def test_a_part_of_a_batch_shares_its_memory(ds, table):
+    batch = next(iter(ds.batches(32)))
+    for offset, length in ((0, 32), (5, 3), (30, 9), (7, 0), (99, 1)):
+        assert same(pa.table(batch.slice(offset, length)), table.slice(0, 32).slice(min(offset, 32), length))
+    numbers = np.from_dlpack(batch.slice(5, 3)["id"])
+    assert numbers.tolist() == [5, 6, 7]
+    assert numbers.ctypes.data == np.from_dlpack(batch["id"])[5:].ctypes.data
+    with pytest.raises(OverflowError):
+        batch.slice(-1, 2)
 
 
 def test_a_batch_says_how_to_look_at_it(ds):
     batch = next(iter(ds.batches(32)))
-    for key in ("id", 0, slice(3)):
-        with pytest.raises(TypeError, match=rf"no items; `pyarrow.record_batch\(batch\)\[{re.escape(repr(key))}\]`"):
+    for key in (0, slice(3), ["id"]):
+        with pytest.raises(
+            TypeError, match=rf"name of a column, got .*\(batch\)\[{re.escape(repr(key))}\]` take other"
+        ):
             batch[key]
     assert pa.record_batch(batch)["id"] == pa.record_batch(batch)[0]
     assert pl.DataFrame(batch)["id"].to_list() == list(range(32))
-    for name in ("to_pandas", "schema", "id"):
+    for name in ("to_pandas", "num_columns", "id"):
         with pytest.raises(AttributeError, match=rf"no `{name}`; instead: `pyarrow.record_batch\(batch\)`"):
             getattr(batch, name)
     assert not hasattr(batch, "__array__")

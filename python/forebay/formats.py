@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from forebay.columns import row_of
 from forebay.compat import DatasetsFormat, check_compat
-from forebay.exceptions import DataError, ForebayError, SettingError
+from forebay.exceptions import DataError, ForebayError, SettingError, TensorError
 from forebay.options import check_text, is_choice
 
 if TYPE_CHECKING:
@@ -154,9 +154,14 @@ class TensorFormat:
 
     def rows(self, batch: _lib.Batch) -> Iterator[dict[str, Any]]:
         """Yields each row as a dict; None for NULL."""
-        columns = self(batch)
-        for index in range(len(batch)):
-            yield row_of(columns, index)
+        try:
+            columns = self(batch)
+        except TensorError:
+            # Its lists differ in length, against what the footers said; a row has a length of its own.
+            rows = (row_of(self(batch.slice(index, 1)), 0) for index in range(len(batch)))
+        else:
+            rows = (row_of(columns, index) for index in range(len(batch)))
+        yield from rows
 
     def __repr__(self) -> str:
         forms = f", forms={self._requests}" if self._requests else ""

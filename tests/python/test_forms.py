@@ -12,6 +12,7 @@ import itertools
 import pickle
 from typing import TYPE_CHECKING, Any
 
+import data
 import duckdb
 import numpy as np
 import polars as pl
@@ -435,6 +436,26 @@ def test_lists_that_turn_out_ragged_say_what_to_ask_for(tmp_path):
     with pytest.raises(fb.TensorError, match=r"`x`.*`List.*differ in length.*\"ragged\""):
         list(ds.to_torch(8))
     assert values_of(next(iter(ds.to_torch(120, forms={"x": "ragged"})))["x"]) == rows
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_rows_of_lists_that_turn_out_ragged_have_lengths_of_their_own(tmp_path, kind):
+    lists = [[1], [2, 3, 4]] * 60
+    table = data.mixed_table(120, seed=5).append_column("x", pa.array(lists, pa.list_(pa.int32())))
+    ds = opened(tmp_path, table).with_format(kind)
+    rows = list(ds)
+    assert [row["x"].tolist() for row in rows] == lists
+    assert repr(rows) == repr([ds[i] for i in range(120)]) == repr(ds.__getitems__(list(range(120))))
+    loader = fb.DataLoader(ds, batch_size=40, collate_fn=list)
+    assert repr([row for batch in loader for row in batch]) == repr(rows)
+    with pytest.raises(fb.TensorError, match="`x`.*differ in length"):
+        ds[:2]
+
+
+def test_a_row_whose_own_lists_differ_in_length_is_an_error(tmp_path):
+    ds = opened(tmp_path, {"x": [[[1, 2], [3, 4]], [[1], [2, 3, 4]]] * 4})
+    with pytest.raises(fb.TensorError, match="`x`.*differ in length"):
+        list(ds.with_format("torch", forms={"x": "tensor"}))
 
 
 @pytest.mark.parametrize(

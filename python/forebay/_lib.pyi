@@ -21,6 +21,7 @@ __all__ = [
     "Weights",
     "__version__",
     "address_of",
+    "bytes_of",
     "plan_order",
     "redacted",
     "save_manifest",
@@ -342,6 +343,7 @@ class Column:
 
 def tensor_over(memory: Any, dtype: str, shape: Sequence[int]) -> object | None: ...
 def address_of(buffer: memoryview) -> int: ...
+def bytes_of(text: str) -> int | None: ...
 def plan_order(
     kept_rows: Sequence[int],
     epoch: int,

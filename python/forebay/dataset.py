@@ -35,6 +35,7 @@ from forebay.options import (
     Remainder,
     ShareOptions,
     ShuffleOptions,
+    check_bytes,
     check_count,
     check_flag,
     check_names,
@@ -191,7 +192,7 @@ class Dataset:
         params: Mapping[str, Any] | None = None,
         tables: Mapping[str, Any] | None = None,
         functions: Mapping[str, Function] | None = None,
-        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> QueryResult:
         """Runs any `SELECT`, including `GROUP BY`, joins of any kind and unions, and returns its rows, to be read once.
 
@@ -203,7 +204,7 @@ class Dataset:
             params: As in `sql`.
             tables: As in `sql`.
             functions: As in `sql`.
-            memory_limit: Bytes that the query may hold.
+            memory_limit: Bytes that the query may hold; a number, or text such as `"2 GiB"`.
 
         Raises:
             QueryError: the query does not parse or type-check, or names a table that was not passed; now or in a loop
@@ -218,7 +219,7 @@ class Dataset:
             >>> pa.table(ds.query("SELECT count(*) AS n FROM dataset")).to_pylist() == [{"n": ds.num_rows}]
             True
         """
-        memory_limit = check_count("memory_limit", memory_limit, least=LEAST_MEMORY_LIMIT)
+        memory_limit = check_bytes("memory_limit", memory_limit, least=LEAST_MEMORY_LIMIT)
         rows = self._native.query(check_text("query", query), *_inputs(params, tables, functions), memory_limit)
         if not isinstance(rows, _lib.Dataset):
             return QueryResult(rows, rows)
@@ -502,14 +503,14 @@ class Dataset:
             )
         return self._of(native)
 
-    def gather(self, indices: Any, *, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> _lib.Batch:
+    def gather(self, indices: Any, *, memory_limit: int | str = DEFAULT_MEMORY_LIMIT) -> _lib.Batch:
         """Returns the rows with these numbers as one Arrow batch, in the given order; a number may be repeated.
 
         Reads only the pages that hold the rows, all at once.
 
         Args:
             indices: What `ds[...]` takes: row numbers, a slice, an array of row numbers or of Booleans.
-            memory_limit: Bytes held while reading, in addition to the batch.
+            memory_limit: Bytes held while reading, in addition to the batch; a number, or text such as `"2 GiB"`.
 
         Raises:
             RowIndexError: a row number is out of range.
@@ -521,7 +522,7 @@ class Dataset:
               path  Utf8   'src/7.rs', 'src/999.rs', 'src/7.rs'
               size  Int64  21, 2997, 21
         """
-        memory_limit = check_count("memory_limit", memory_limit)
+        memory_limit = check_bytes("memory_limit", memory_limit)
         return self._native.gather(self._row_numbers(indices), memory_limit)
 
     def __getitem__(self, key: Any) -> Any:
@@ -590,7 +591,7 @@ class Dataset:
         self,
         seed: int = 0,
         *,
-        shuffle_bytes: int = DEFAULT_SHUFFLE_BYTES,
+        shuffle_bytes: int | str = DEFAULT_SHUFFLE_BYTES,
         num_lanes: int | None = None,
         window_rows: int | None = None,
         weights: str | None = None,
@@ -604,7 +605,7 @@ class Dataset:
         Args:
             seed: 0 to 2^64 - 1. The default is fixed, so that ranks agree.
             shuffle_bytes: Decoded bytes of the shuffle windows of all lanes together; each of `N` ranks holds `1/N` of
-                them.
+                them. A number, or text such as `"2 GiB"`.
             num_lanes: Lanes that an epoch is dealt into; derived by default, 192 where that fits.
             window_rows: Rows in the window of a lane; derived by default.
             weights: SQL expression for the weight of a row: an epoch is drawn with replacement, in proportion to it. It
@@ -626,7 +627,7 @@ class Dataset:
         """
         options = ShuffleOptions(
             seed=seed,
-            shuffle_bytes=shuffle_bytes,
+            shuffle_bytes=check_bytes("shuffle_bytes", shuffle_bytes),
             num_lanes=num_lanes,
             window_rows=window_rows,
             weights=weights,
@@ -768,7 +769,7 @@ class Dataset:
         world_size: int | None = None,
         mesh: Any = None,
         replicate: int = 1,
-        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         num_threads: int | None = None,
         on_error: OnError = "raise",
         max_skipped: float = DEFAULT_MAX_SKIPPED,
@@ -796,7 +797,10 @@ class Dataset:
         """
         share = _share(batch_size, rank, world_size, remainder, drop_last, mesh, replicate, steps_per_epoch, read_once)
         read = ReadOptions(
-            memory_limit=memory_limit, num_threads=num_threads, on_error=on_error, max_skipped=max_skipped
+            memory_limit=check_bytes("memory_limit", memory_limit),
+            num_threads=num_threads,
+            on_error=on_error,
+            max_skipped=max_skipped,
         )
         return Stream(self, share, read, self._format)
 
@@ -809,7 +813,7 @@ class Dataset:
         remainder: Remainder = "drop",
         rank: int | None = None,
         world_size: int | None = None,
-        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         num_threads: int | None = None,
         on_error: OnError = "raise",
         max_skipped: float = DEFAULT_MAX_SKIPPED,
@@ -854,7 +858,8 @@ class Dataset:
             rank: Rank of this process; by default from the initialised `torch.distributed`, else from the environment
                 variables `RANK` and `WORLD_SIZE`.
             world_size: Number of ranks; default as for `rank`.
-            memory_limit: Bytes in flight, decoded and ready, in total. Never changes the order.
+            memory_limit: Bytes in flight, decoded and ready, in total; a number, or text such as `"2 GiB"`. Never
+                changes the order.
             num_threads: Threads that decode and gather; one per core by default.
             on_error: What to do with rows that cannot be read because an object is damaged, gone, or out of reach for
                 longer than the store's `retry_for`: `"raise"` ends the stream with the error, `"skip"` leaves them out
@@ -912,7 +917,10 @@ class Dataset:
 
         share = _share(batch_size, rank, world_size, remainder, drop_last, mesh, replicate, steps_per_epoch, read_once)
         read = ReadOptions(
-            memory_limit=memory_limit, num_threads=num_threads, on_error=on_error, max_skipped=max_skipped
+            memory_limit=check_bytes("memory_limit", memory_limit),
+            num_threads=num_threads,
+            on_error=on_error,
+            max_skipped=max_skipped,
         )
         form = chosen(self._torch_format(forms, compat), padding, pack, decode, read)
         if self._is_decoded and compat is None:
@@ -933,7 +941,7 @@ class Dataset:
         *,
         split: str | None = None,
         num_shards: int | None = None,
-        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         num_threads: int | None = None,
     ) -> IterableDataset:
         """Returns a real `datasets.IterableDataset` (Hugging Face) over Forebay's stream.
@@ -946,8 +954,8 @@ class Dataset:
         Args:
             split: The name of its `split`; by default that of the opened split.
             num_shards: The most processes that can divide it; by default the lanes of the order, at least 192.
-            memory_limit: Bytes in flight, decoded and ready, of all shards together; a shard has at least 256 MiB of
-                them, if the limit allows.
+            memory_limit: Bytes in flight, decoded and ready, of all shards together; a number, or text such as
+                `"2 GiB"`. A shard has at least 256 MiB of them, if the limit allows.
             num_threads: Threads that decode and gather, in each process; one per core by default.
 
         Raises:
@@ -967,7 +975,7 @@ class Dataset:
             check_text("split", split)
         if num_shards is not None:
             num_shards = check_count("num_shards", num_shards, most=1 << 20)
-        read = ReadOptions(memory_limit=memory_limit, num_threads=num_threads)
+        read = ReadOptions(memory_limit=check_bytes("memory_limit", memory_limit), num_threads=num_threads)
         from forebay.hf.versions import import_datasets
 
         import_datasets("`to_hf`")

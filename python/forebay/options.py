@@ -9,14 +9,13 @@ from operator import index
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from forebay import _lib
 from forebay.access import is_number
 from forebay.distributed import current_world
 from forebay.exceptions import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from forebay import _lib
 
 OnError = Literal["raise", "skip"]
 """What to do with rows that cannot be read; see `Dataset.to_torch`."""
@@ -300,6 +299,16 @@ def check_count(name: str, value: Any, *, least: int = 1, most: int = MOST_COUNT
     if not least <= count <= most:
         raise SettingError(f"{name}: expected {least} to {most}, got {count}")
     return count
+
+
+def check_bytes(name: str, value: int | str, *, least: int = 1) -> int:
+    """Returns a number of bytes, `least` or more, also given as text such as `2 GiB`; refuses other values."""
+    if not isinstance(value, str):
+        return check_count(name, value, least=least)
+    num_bytes = _lib.bytes_of(check_text(name, value))
+    if num_bytes is None:
+        raise SettingError(f"{name}: expected a number of bytes such as `1073741824` or `2 GiB`, got {value!r}")
+    return check_count(name, num_bytes, least=least)
 
 
 def keep_count(options: object, name: str, *, least: int = 1, most: int = MOST_COUNT) -> None:

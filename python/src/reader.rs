@@ -201,6 +201,12 @@ impl PyReader {
     }
 }
 
+/// Returns the number of bytes that a text such as `2 GiB` says; `None` if it says none.
+#[pyfunction]
+pub(crate) fn bytes_of(text: &str) -> Option<u64> {
+    forebay::bytes_of(text)
+}
+
 /// Returns the order of an epoch as (span, kept row) pairs; for tests and tools, O(rows).
 #[pyfunction]
 #[pyo3(signature = (kept_rows, epoch, *, seed=None, num_lanes=1, window_rows=1))]

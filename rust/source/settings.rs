@@ -175,8 +175,14 @@ fn seconds(text: &str) -> Option<f64> {
     Some(seconds(text[..next].trim())? + seconds(&text[next..])?)
 }
 
-/// Reads a number of bytes, or one with a unit.
 fn num_bytes(name: &str, text: &str) -> Result<u64> {
+    let text = text.trim();
+    bytes_of(text)
+        .ok_or_else(|| unfit(name, format!("expected a number of bytes such as `0` or `16 MiB`, got `{text}`")))
+}
+
+/// Returns the number of bytes that a text says, alone or with a unit: `1024`, `16 MiB`, `2 GB`.
+pub fn bytes_of(text: &str) -> Option<u64> {
     let digits = text.trim().trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
     let unit = text.trim()[digits.len()..].trim().to_ascii_lowercase();
     let bytes_per_unit = match unit.as_str() {
@@ -189,9 +195,7 @@ fn num_bytes(name: &str, text: &str) -> Result<u64> {
         "gib" => Some(1 << 30),
         _ => None,
     };
-    let number = digits.parse::<u64>().ok().zip(bytes_per_unit).and_then(|(number, unit)| number.checked_mul(unit));
-    let text = text.trim();
-    number.ok_or_else(|| unfit(name, format!("expected a number of bytes such as `0` or `16 MiB`, got `{text}`")))
+    digits.parse::<u64>().ok().zip(bytes_per_unit).and_then(|(number, unit)| number.checked_mul(unit))
 }
 
 /// Reads a Boolean.

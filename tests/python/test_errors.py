@@ -202,7 +202,7 @@ SETTINGS = [
     ({"remainder": None}, "remainder"),
     ({"memory_limit": 0}, "memory_limit"),
     ({"memory_limit": 1000}, "memory_limit"),
-    ({"memory_limit": "1 GiB"}, "memory_limit"),
+    ({"memory_limit": "1 giga"}, "memory_limit"),
     ({"num_threads": 0}, "num_threads"),
     ({"num_threads": -1}, "num_threads"),
     ({"num_threads": 10**6}, "num_threads"),

@@ -186,6 +186,30 @@ def test_names_of_columns_for_rows_say_how_columns_are_chosen(ds):
         ds[["lang", "x"]]
 
 
+def test_sizes_are_numbers_or_text_with_a_unit(ds):
+    assert ds.shuffle(seed=1, shuffle_bytes=" 64 kib")._shuffle.shuffle_bytes == 64 << 10
+    streams = (ds.batches(4, memory_limit="2 MiB"), ds.to_torch(4, memory_limit="2097152"))
+    assert [stream._read.memory_limit for stream in (streams[0], streams[1]._stream)] == [2 << 20] * 2
+    assert ds.gather([3], memory_limit="1 GB").num_rows == 1
+    assert pa.table(ds.query("SELECT count(*) AS n FROM dataset", memory_limit="1GiB"))["n"].to_pylist() == [100]
+    assert next(iter(fb.DataLoader(ds, batch_size=4, memory_limit="1 GiB")))["x"].tolist() == [0, 1, 2, 3]
+    assert len(ds.to_hf(memory_limit="1 GiB")) == 100
+    for wrong in ("2 G", "1.5 GiB", "", "-1", "much"):
+        for call in (
+            lambda size: ds.batches(4, memory_limit=size),
+            lambda size: ds.shuffle(shuffle_bytes=size),
+            lambda size: ds.gather([3], memory_limit=size),
+        ):
+            with pytest.raises(
+                fb.SettingError, match=f"(memory_limit|shuffle_bytes): expected a number of .*'{wrong}'$"
+            ):
+                call(wrong)
+    with pytest.raises(fb.SettingError, match="memory_limit: expected 1048576 to .*, got 1024"):
+        ds.query("SELECT 1", memory_limit="1 KiB")
+    with pytest.raises(fb.SettingError, match="memory_limit: expected an integer, got 1.5"):
+        ds.batches(4, memory_limit=1.5)
+
+
 def test_several_splits_are_listed_and_one_of_them_is_to_be_chosen(path):
     splits = fb.load_dataset(path)
     assert repr(splits).startswith("DatasetDict(1 split)\n  train: Dataset(100 rows, 5 columns, 1 object)\n    lang ")

@@ -758,7 +758,7 @@ class Dataset:
         """Whether `decode` was called."""
         return isinstance(self._format, DatasetsFormat) and self._format.library is None
 
-    @familiar.explained(familiar.OF_STREAM)
+    @familiar.explained(familiar.OF_STREAM | familiar.OF_TENSORS)
     def batches(
         self,
         batch_size: int,
@@ -778,7 +778,7 @@ class Dataset:
     ) -> Stream[Any]:
         """Streams batches in the dataset's [format](#with_format); without one, Arrow batches for any Arrow library.
 
-        Arguments, order and state are as in `to_torch`. torch is not needed.
+        Order, state and arguments are as in `to_torch`, without the arguments that shape tensors. torch is not needed.
 
         Raises:
             TensorError: a column has no form in the chosen format. Raised here; while iterating, only if lists

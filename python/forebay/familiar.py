@@ -221,6 +221,19 @@ OF_STREAM = {
 _FOOTERS = "`forebay.load_dataset(path)`, which reads footers only, and `features` and `num_rows` of its splits"
 _THEIRS = "which `cast`, `cast_column`, and `features` of `load_dataset` take"
 
+_TENSORS = "`to_torch` takes it"
+
+OF_TENSORS = {
+    "compat": f"{_TENSORS}, and so does `with_format` before this",
+    "decode": _TENSORS,
+    "device": _TENSORS,
+    "forms": f"{_TENSORS}, and so does `with_format` before this",
+    "pack": _TENSORS,
+    "padding": _TENSORS,
+    "pin_memory": _TENSORS,
+}
+"""Arguments of `to_torch` that `batches` does not have."""
+
 OF_MODULE = {
     "ClassLabel": f"`datasets.ClassLabel`, {_THEIRS}",
     "Features": f"`datasets.Features`, {_THEIRS}",

@@ -117,7 +117,7 @@ class MappedDataset:
         """Makes an epoch pass over the rows several times; see `Dataset.repeat`."""
         return MappedDataset(self._dataset.repeat(num_times), self._steps, self._workers)
 
-    @familiar.explained(familiar.OF_STREAM)
+    @familiar.explained(familiar.OF_STREAM | familiar.OF_TENSORS)
     def batches(self, batch_size: int, **settings: Any) -> Stream[Any]:
         """Streams batches after the functions; arguments are those of `Dataset.batches`."""
         stream: Stream[Any] = self._dataset.batches(batch_size, **settings)

@@ -137,6 +137,16 @@ def test_arguments_of_other_loaders_are_told_apart_from_misspelt_ones(method, be
         stream(4, no_such_name=1)
 
 
+@pytest.mark.parametrize("behind", [False, True])
+def test_arguments_that_shape_tensors_are_those_of_to_torch(behind, ds):
+    of_torch, of_batches = (inspect.signature(method).parameters for method in (ds.to_torch, ds.batches))
+    assert familiar.OF_TENSORS.keys() == of_torch.keys() - of_batches.keys()
+    stream = (ds.map(dict, batched=True) if behind else ds).batches
+    for name in familiar.OF_TENSORS:
+        with pytest.raises(TypeError, match=f"^batches\\(\\) has no argument `{name}`; `to_torch` takes it"):
+            stream(4, **{name: None})
+
+
 @pytest.mark.parametrize("name", familiar.OF_FORMAT)
 def test_arguments_of_formats_of_datasets_are_told_apart_from_misspelt_ones(name, ds):
     with pytest.raises(TypeError, match=re.escape(f"with_format() has no argument `{name}`; ")):

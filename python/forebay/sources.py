@@ -10,7 +10,15 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from forebay import _lib, splits
-from forebay.exceptions import AccessDeniedError, NotFoundError, SettingError, StoreError
+from forebay.exceptions import (
+    AccessDeniedError,
+    DatasetNotFoundError,
+    GatedDatasetError,
+    HubUnreachableError,
+    NotFoundError,
+    SettingError,
+    StoreError,
+)
 from forebay.familiar import OTHER_FORMATS
 from forebay.hub import patterns, places, settings
 from forebay.hub.card import FILES, Card
@@ -190,7 +198,13 @@ def _find(request: Request) -> _Found:
     sources, wanted = request.sources, request.wanted
     place = (places.parse(sources[0]) or _of_url(sources[0], request)) if len(sources) == 1 else None
     if place is not None:
-        resolution = resolve(place.at(request.revision), wanted, _client(request))
+        try:
+            resolution = resolve(place.at(request.revision), wanted, _client(request))
+        except (DatasetNotFoundError, HubUnreachableError) as error:
+            if not _may_be_folder(request) or isinstance(error, GatedDatasetError):
+                raise
+            what = f"there is no local folder `{sources[0]}`; as a dataset of the Hub: {error}"
+            raise type(error)(what) from error.__cause__
         chosen = resolution.chosen
         return _Found(resolution.splits, chosen.info, chosen.kept, resolution.commit, resolution.check)
     if len(sources) == 1 or not any(map(_uri, sources)):
@@ -204,6 +218,11 @@ def _find(request: Request) -> _Found:
             "name, data_files, data_dir: they choose among the files of one dataset, and a list names files"
         )
     return _of_patterns({"train": sources}, "", request)
+
+
+def _may_be_folder(request: Request) -> bool:
+    """Whether what was looked up on the Hub may be meant as a local folder."""
+    return request.revision is None and places.is_name(request.sources[0])
 
 
 def _uri(source: str) -> places.Place | None:

@@ -340,6 +340,18 @@ def test_a_short_name_of_the_hub_says_that_the_owner_is_missing(tmp_path, monkey
         fb.load_dataset("./squad", split="train")
 
 
+def test_a_folder_that_is_not_there_is_not_only_looked_for_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(
+        fb.HubUnreachableError, match="^there is no local folder `data/train`; as a dataset of the Hub: `d"
+    ):
+        fb.load_dataset("data/train", split="train")
+    for source, revision in (("hf://datasets/data/train", None), ("data/train", "main"), ("data/train@main", None)):
+        with pytest.raises(fb.HubUnreachableError, match="^`data/train` at `main` is not among the downloaded|^`data"):
+            fb.load_dataset(source, split="train", revision=revision)
+
+
 def test_a_table_of_datasets_says_how_it_becomes_one_of_arrow(ds):
     side = datasets.Dataset.from_dict({"lang": ["de"]})
     query = "SELECT x FROM dataset JOIN side USING (lang)"

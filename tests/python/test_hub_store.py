@@ -522,6 +522,7 @@ def test_who_may_not_see_a_dataset_is_told_what_to_do(hub):
             fb.load_dataset(name, token=token)
         assert isinstance(caught.value, FileNotFoundError)
         assert isinstance(caught.value, fb.GatedDatasetError) == (name == "org/gated")
+        assert str(caught.value).startswith("there is no local folder `org/") == (name != "org/gated")
     assert fb.load_dataset("org/gated", token=TOKEN)["train"].num_rows == 5
     with pytest.raises(fb.AccessDeniedError, match="does not know the token"):
         fb.load_dataset("org/private", token="hf_of_nobody")

@@ -78,7 +78,7 @@ def parse(source: str) -> Place | None:
     if source.startswith("buckets/") and source.count("/") >= 2 and local(source) is None:
         return _of_uri(f"hf://{source}")
     name, at, revision = source.partition("@")
-    if not _is_name(name) or local(source) is not None:
+    if not is_name(name) or local(source) is not None:
         return None
     return _with_revision(Place("datasets", name), unquote(revision)) if at else Place("datasets", name)
 
@@ -108,7 +108,7 @@ def of_url(url: str, endpoint: str) -> Place | None:
 
 def _refuse_page(url: str, rest: str) -> None:
     page = _PAGE.fullmatch(rest)
-    if page is None or not _is_name(page["id"]):
+    if page is None or not is_name(page["id"]):
         return
     revision = None if page["revision"] == DEFAULT_REVISION else page["revision"]
     place = Place("datasets", page["id"], revision, unquote(page["path"] or "").strip("/"))
@@ -119,10 +119,11 @@ def _refuse_page(url: str, rest: str) -> None:
 def meant_by(path: str) -> str | None:
     """Returns the name of the Hub dataset that a path is probably meant for; None if it is one already, or no name."""
     name = path.removeprefix("datasets/").rstrip("/")
-    return name if name != path and _is_name(name) and local(name) is None else None
+    return name if name != path and is_name(name) and local(name) is None else None
 
 
-def _is_name(text: str) -> bool:
+def is_name(text: str) -> bool:
+    """Whether a text has the form `owner/name`, as those of datasets on the Hub and of many local folders."""
     return _NAME.fullmatch(text) is not None and ".." not in text and not text.endswith((".parquet", ".forebay"))
 
 

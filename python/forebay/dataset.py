@@ -54,6 +54,8 @@ from forebay.weights import make_weights, refuse_own_order, weighing
 if TYPE_CHECKING:
     from os import PathLike
 
+    from torch.utils.data import Dataset as TorchDataset
+
     from forebay.compat import Compat
     from forebay.formats import Format, FormatAlias, FormatName
     from forebay.hf.iterable import IterableDataset
@@ -62,6 +64,11 @@ if TYPE_CHECKING:
     from forebay.shaping import Image, Pack, Pad
     from forebay.torch import TorchStream
 
+    _MapStyle = TorchDataset[Any]
+else:
+    # Torch's `DataLoader` takes whatever has a length and items, and only type checkers ask for its class.
+    _MapStyle = object
+
 ROWS_PER_READ = 1024
 """Rows that `Dataset.iter` converts from Arrow to Python at a time, if they are small."""
 
@@ -69,7 +76,7 @@ Filters = Sequence[Any]
 """Conditions `(column, operator, value)`, lists of them, or a `pyarrow.compute.Expression`."""
 
 
-class Dataset:
+class Dataset(_MapStyle):
     """The rows and columns of Parquet objects that a query keeps. Immutable: methods return a new dataset.
 
     Opening it reads footers only. `len()` reads, once, the predicate columns that statistics cannot decide.

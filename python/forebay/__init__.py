@@ -114,6 +114,12 @@ __all__ = [
     "unpickle_with",
 ]
 
+
+def __dir__() -> list[str]:
+    """Leaves out the modules and names that are imported for the package's own use."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Never:

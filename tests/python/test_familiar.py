@@ -196,6 +196,13 @@ def test_names_of_columns_for_rows_say_how_columns_are_chosen(ds):
         ds[["lang", "x"]]
 
 
+def test_the_module_lists_what_is_public():
+    listed = dir(fb)
+    assert listed == sorted(listed)
+    assert {name for name in listed if not name.startswith("__")} == set(fb.__all__) - {"__version__"}
+    assert {"__all__", "__doc__", "__file__", "__path__", "__version__"} <= set(listed)
+
+
 def test_sizes_are_numbers_or_text_with_a_unit(ds):
     assert ds.shuffle(seed=1, shuffle_bytes=" 64 kib")._shuffle.shuffle_bytes == 64 << 10
     streams = (ds.batches(4, memory_limit="2 MiB"), ds.to_torch(4, memory_limit="2097152"))

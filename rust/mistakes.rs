@@ -442,7 +442,7 @@ fn selections() -> Vec<Mistake> {
             "a shard of none",
             |folder| of_bytes(folder, sound())?.shard(0, 0),
             Error::Setting { .. },
-            ["index", "less than the number of shards `0`"]
+            ["index", "less than the number of shards `0`", "the index comes first"]
         ),
     ]
 }

@@ -388,7 +388,7 @@ class Dataset(_MapStyle):
         """
         if isinstance(rows, Selection):
             return self._of(self._native.select(rows._native))
-        return self._of(self._native.select_rows(self._row_numbers(rows)))
+        return self._of(self._native.select_rows(self._row_numbers(rows, "rows")))
 
     def take(self, n: int) -> Dataset:
         """Keeps the first `n` of the current rows, in the dataset's order; all rows if there are fewer.
@@ -541,6 +541,7 @@ class Dataset(_MapStyle):
         Raises:
             RowIndexError: a row number is out of range.
             SettingError: the dataset is shuffled, or the key has none of these forms.
+            ColumnNotFoundError: the key is a text, and not even the name of a column.
             TensorError: a column has no form in the format.
             DataError: bytes cannot be decoded.
             StoreError: the store fails.
@@ -553,8 +554,12 @@ class Dataset(_MapStyle):
             {'path': ['src/4.rs', 'src/2.rs'], 'size': [12, 6]}
         """
         if isinstance(key, str):
-            columns = f"ds.select_columns({key!r})"
-            raise SettingError(f"row: {key!r} is not a row number; to read a column, iterate over `{columns}.iter()`")
+            self.select_columns(key)
+            column = f"ds.select_columns({key!r})"
+            raise SettingError(
+                f"row: {key!r} is the name of a column, not a row number; `{column}[:][{key!r}]` is that column in "
+                f"memory, and `{column}.iter()` goes through it"
+            )
         batch = self.gather(key)
         try:
             if is_number(key):
@@ -571,14 +576,14 @@ class Dataset(_MapStyle):
         """Returns rows by number, read together; called by torch's `DataLoader`."""
         return self._rows(self.gather(indices))
 
-    def _row_numbers(self, key: Any) -> list[int]:
+    def _row_numbers(self, key: Any, name: str = "row") -> list[int]:
         if self._shuffle is not None:
             raise SettingError(
-                "row: a shuffled dataset has another order in each epoch, in which `to_torch` and `batches` deliver "
-                "it, and `to_hf` for a `Trainer`; rows by number are those of the dataset before `shuffle`, of which "
-                "`ds.select(ds.selection().sample(n, seed))` keeps some at random"
+                f"{name}: a shuffled dataset has another order in each epoch, in which `to_torch` and `batches` "
+                "deliver it, and `to_hf` for a `Trainer`; rows by number are those of the dataset before `shuffle`, of "
+                "which `ds.select(ds.selection().sample(n, seed))` keeps some at random"
             )
-        return row_numbers(key, self._evaluate())
+        return row_numbers(key, self._evaluate(), name)
 
     def _rows(self, batch: _lib.Batch) -> list[Any]:
         form = self._prepared()

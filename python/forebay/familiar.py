@@ -12,6 +12,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _FRAME = "`pyarrow.table(ds)`, `polars.DataFrame(ds)` or `duckdb.sql('FROM ds')`, and their methods"
+_PARQUET, _CSV, _JSON = (
+    f"`duckdb.sql(\"COPY (FROM ds) TO 'rows.{kind}'\")`; or {_FRAME}" for kind in ("parquet", "csv", "json")
+)
 _SHARDS = "`ds.to_hf()` has them"
 _STREAM = "what `ds.to_torch(n)` and `ds.batches(n)` return has one"
 
@@ -64,13 +67,13 @@ OF_DATASET = {
     "state_dict": _STREAM,
     "tail": "`ds.skip(len(ds) - 5).head(5)`",
     "to_arrow": _FRAME,
-    "to_csv": _FRAME,
+    "to_csv": _CSV,
     "to_dict": _FRAME,
     "to_iterable_dataset": "`ds.to_hf()`",
-    "to_json": _FRAME,
+    "to_json": _JSON,
     "to_list": _FRAME,
     "to_pandas": _FRAME,
-    "to_parquet": _FRAME,
+    "to_parquet": _PARQUET,
     "to_polars": _FRAME,
     "train_test_split": "`test = ds.selection().sample(n, seed)`, then `ds.select(test)` and "
     "`ds.select(ds.selection() - test)`",
@@ -79,7 +82,7 @@ OF_DATASET = {
     "where": "`ds.filter('score > 0.8')`",
     "with_columns": "`ds.sql('SELECT *, x * 2 AS y FROM dataset')`",
     "with_transform": "`ds.map(function, batched=True)`",
-    "write_parquet": _FRAME,
+    "write_parquet": _PARQUET,
 }
 """Attributes of `datasets` and data frames that `Dataset` does not have."""
 
@@ -103,7 +106,7 @@ _EXPORT = "a loop over `batches(n)` that writes what comes, or `ds.to_hf().map(f
 
 BEHIND_FUNCTIONS = {
     name: _EXPORT
-    if instead is _FRAME or name in ("push_to_hub", "to_iterable_dataset")
+    if _FRAME in instead or name in ("push_to_hub", "to_iterable_dataset")
     else instead
     if name in _ANYWHERE
     else f"before `map`, {instead}"
@@ -218,9 +221,6 @@ OF_STREAM = {
 }
 """Arguments of other loaders that `to_torch` and `batches` do not have."""
 
-_FOOTERS = "`forebay.load_dataset(path)`, which reads footers only, and `features` and `num_rows` of its splits"
-_THEIRS = "which `cast`, `cast_column`, and `features` of `load_dataset` take"
-
 _TENSORS = "`to_torch` takes it"
 
 OF_TENSORS = {
@@ -233,6 +233,9 @@ OF_TENSORS = {
     "pin_memory": _TENSORS,
 }
 """Arguments of `to_torch` that `batches` does not have."""
+
+_FOOTERS = "`forebay.load_dataset(path)`, which reads footers only, and `features` and `num_rows` of its splits"
+_THEIRS = "which `cast`, `cast_column`, and `features` of `load_dataset` take"
 
 OF_MODULE = {
     "ClassLabel": f"`datasets.ClassLabel`, {_THEIRS}",

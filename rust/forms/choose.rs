@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use arrow_schema::{DataType, Field};
+use arrow_schema::{DataType, Field, IntervalUnit};
 
 use super::evidence::Evidence;
 use super::tensor::Element;
@@ -161,6 +161,10 @@ impl Chooser<'_> {
                 })
             }
             data_type if convert::has_objects(data_type) => Ok(Form::Objects),
+            // That of Parquet, for which there is no reader.
+            DataType::Interval(IntervalUnit::MonthDayNano) => {
+                Err(refuse(path, field, "it cannot be read; leave it out with `remove_columns`"))
+            }
             _ => Err(refuse(
                 path,
                 field,

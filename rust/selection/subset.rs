@@ -39,7 +39,9 @@ impl Part {
         if index < num_parts {
             return Ok(Self { index, num_parts });
         }
-        let reason = format!("expected less than the number of shards `{num_parts}`, got `{index}`");
+        let reason = format!(
+            "expected less than the number of shards `{num_parts}`, got `{index}`; the index comes first: `shard(0, 4)`"
+        );
         Err(Error::Setting { name: "index", reason })
     }
 

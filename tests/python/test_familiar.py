@@ -39,7 +39,8 @@ def _code(advice: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", familiar.OF_DATASET)
-def test_what_a_dataset_does_not_have_has_another_name_that_works(name, ds):
+def test_what_a_dataset_does_not_have_has_another_name_that_works(name, ds, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(AttributeError, match=f"a dataset has no `{name}`; instead: ") as refused:
         getattr(ds, name)
     known = {"ds": ds, "n": 10, "seed": 1, "function": dict, "name": "name", "names": ["no", "yes"]}
@@ -47,6 +48,10 @@ def test_what_a_dataset_does_not_have_has_another_name_that_works(name, ds):
     known["side"] = pa.table({"lang": ["de"], "country": ["DE"]})
     for code in _code(str(refused.value).partition("instead: ")[2]):
         exec(code, known)
+    for written in tmp_path.iterdir():
+        kind = written.suffix.removeprefix(".")
+        assert name.endswith(kind)
+        assert duckdb.sql(f"SELECT x FROM read_{kind}('{written}')").fetchall() == [(x,) for x in range(100)]
     if name == "train_test_split":
         parts = [len(ds.select(known["test"])), len(ds.select(ds.selection() - known["test"]))]
         assert parts == [10, 90]
@@ -192,8 +197,19 @@ def test_names_of_columns_for_rows_say_how_columns_are_chosen(ds):
     for names in ("lang", ["lang", "x"], ("lang", 0)):
         with pytest.raises(fb.SettingError, match="got 'lang'; columns are chosen by `select_columns`$"):
             ds.select(names)
-    with pytest.raises(fb.SettingError, match="got 'lang'; columns are chosen by `select_columns`$"):
+    with pytest.raises(fb.SettingError, match="^row: expected .*, got 'lang'; columns are chosen by `select_columns`$"):
         ds[["lang", "x"]]
+    with pytest.raises(fb.SettingError, match="^rows: expected a row number"):
+        ds.select("lang")
+
+
+def test_a_column_by_name_says_how_it_is_read(ds):
+    with pytest.raises(fb.SettingError, match="^row: 'lang' is the name of a column, not a row number; `") as refused:
+        ds["lang"]
+    in_memory, in_turn = (eval(code, {"ds": ds}) for code in _code(str(refused.value)))
+    assert in_memory == [row["lang"] for row in in_turn] == ["de", "en"] * 50
+    with pytest.raises(fb.ColumnNotFoundError, match="^no column `lagn`; did you mean `lang`"):
+        ds["lagn"]
 
 
 def test_the_module_lists_what_is_public():
@@ -225,6 +241,11 @@ def test_sizes_are_numbers_or_text_with_a_unit(ds):
         ds.query("SELECT 1", memory_limit="1 KiB")
     with pytest.raises(fb.SettingError, match="memory_limit: expected an integer, got 1.5"):
         ds.batches(4, memory_limit=1.5)
+
+
+def test_of_shards_the_number_comes_first(ds):
+    with pytest.raises(fb.SettingError, match="number of shards `2`, got `4`; the index comes first: `shard"):
+        ds.shard(4, 2)
 
 
 def test_several_splits_are_listed_and_one_of_them_is_to_be_chosen(path):

@@ -684,6 +684,8 @@ def test_a_type_that_is_not_read_is_named(tmp_path: Path) -> None:
     duckdb.sql(f"COPY (SELECT INTERVAL 1 DAY AS x) TO '{tmp_path / 'rows.parquet'}'")
     ds = fb.load_dataset(tmp_path, split="train")
     to_lists = ds.to_torch(1, forms={"x": "list"})
+    with pytest.raises(fb.TensorError, match="a tensor: it cannot be read; leave it out with `remove_columns`$"):
+        ds.to_torch(1)
     for read in (lambda: list(ds.take(1)), lambda: ds[0], lambda: list(ds.iter(2)), lambda: next(iter(to_lists))):
         with pytest.raises(fb.DataError, match=r"column `x` in row group 0 of `.*rows\.parquet`"):
             read()

@@ -24,7 +24,7 @@ mod tests;
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
-use self::crop::Placed;
+use self::crop::{Box2, Placed};
 use self::open::Opened;
 pub use self::settings::{ColorMode, Crop, ImageSettings, Layout, OnError};
 use crate::panics;
@@ -56,9 +56,13 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    fn num_pixels(self) -> usize {
+        self.width as usize * self.height as usize
+    }
+
     /// Returns the bytes of a decoded image of this size.
     fn num_bytes(self) -> usize {
-        self.width as usize * self.height as usize * DECODED
+        self.num_pixels() * DECODED
     }
 }
 
@@ -94,12 +98,43 @@ impl<'a> ImageDecoder<'a> {
     }
 }
 
-/// Resizes a part of an image.
+/// Resizes a part of an image. Between the two passes are at most as many pixels as in image and result together.
 fn resize(
     resizer: &mut Resizer,
     pixels: &[u8],
     from: Extent,
-    part: crop::Box2,
+    part: Box2,
+    to: Extent,
+    out: &mut [u8],
+) -> Result<(), String> {
+    if !is_narrowed_first(from, part, to) {
+        return resize_at_once(resizer, pixels, from, part, to, out);
+    }
+    // All rows: those beside the part contribute, too.
+    let between = Extent { width: to.width, height: from.height };
+    let mut narrowed = vec![0; between.num_bytes()];
+    let all_rows = Box2 { top: 0.0, height: f64::from(from.height), ..part };
+    resize_at_once(resizer, pixels, from, all_rows, between, &mut narrowed)?;
+    let all_columns = Box2 { left: 0.0, width: f64::from(to.width), ..part };
+    resize_at_once(resizer, &narrowed, between, all_columns, to, out)
+}
+
+/// Returns whether to change the width first. The resizer begins with the height, which is faster, but makes an image
+/// of a few long rows much larger: a row of a million pixels would become as many columns as the result is high.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and the cast saturates")]
+fn is_narrowed_first(from: Extent, part: Box2, to: Extent) -> bool {
+    // On both sides of the part, as many columns as make a pixel contribute.
+    let reach = (part.width / f64::from(to.width)).max(1.0);
+    let width = from.width.min((part.width + 2.0 * reach).ceil() as u32);
+    Extent { width, height: to.height }.num_pixels() > from.num_pixels() + to.num_pixels()
+}
+
+/// Resizes a part of an image, first its height, then its width.
+fn resize_at_once(
+    resizer: &mut Resizer,
+    pixels: &[u8],
+    from: Extent,
+    part: Box2,
     to: Extent,
     out: &mut [u8],
 ) -> Result<(), String> {

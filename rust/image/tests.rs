@@ -99,7 +99,7 @@ fn random_crops_lie_within_the_image_and_follow_from_the_row() {
             let extent = Extent { width, height };
             let placed = Placed::choose(&random, extent, || draws(position));
             assert_eq!(placed, Placed::choose(&random, extent, || draws(position)));
-            let crop::Box2 { left, top, width, height } = placed.cropped;
+            let Box2 { left, top, width, height } = placed.cropped;
             assert!(left >= 0.0 && top >= 0.0 && width > 0.0 && height > 0.0);
             assert!(left + width <= f64::from(extent.width) && top + height <= f64::from(extent.height));
             if extent.width == 640 {
@@ -112,6 +112,45 @@ fn random_crops_lie_within_the_image_and_follow_from_the_row() {
     seen.sort_by(|a, b| a.partial_cmp(b).unwrap());
     seen.dedup();
     assert!(seen.len() > 190, "only {} places", seen.len());
+}
+
+#[test]
+fn what_lies_between_the_passes_is_no_larger_than_image_and_result() {
+    let extent = |(width, height)| Extent { width, height };
+    let whole = |of: Extent| Box2 { left: 0.0, top: 0.0, width: of.width.into(), height: of.height.into() };
+    let is_narrowed = |from, to| is_narrowed_first(extent(from), whole(extent(from)), extent(to));
+    for from in [(640, 480), (480, 640), (4000, 3000), (100, 75), (32, 32), (800, 250), (1, 1), (1, 1_500_000)] {
+        for to in [(224, 224), (640, 384), (32, 32)] {
+            assert!(!is_narrowed(from, to), "{from:?} to {to:?} as ever");
+        }
+    }
+    let sides = [1, 2, 3, 7, 60, 500, 16_384, 1_500_000];
+    let pairs = || sides.iter().flat_map(|&width| sides.map(|height| (width, height)));
+    for (from, to) in pairs().flat_map(|from| pairs().map(move |to| (from, to))) {
+        let (first, second) =
+            if is_narrowed(from, to) { ((to.0, from.1), "height") } else { ((from.0, to.1), "width") };
+        let most = extent(from).num_pixels() + extent(to).num_pixels();
+        assert!(extent(first).num_pixels() <= most, "{from:?} to {to:?}: {first:?} before its {second} changes");
+    }
+    assert!(is_narrowed((1_500_000, 1), (224, 224)) && is_narrowed((60_000, 1), (1, 16_384)));
+}
+
+#[test]
+fn the_order_of_the_passes_does_not_change_the_pixels() {
+    let (from, to) = (Extent { width: 240, height: 3 }, Extent { width: 5, height: 40 });
+    let pixels: Vec<u8> = (0..from.num_bytes()).map(|place| u8::try_from(place * place % 251).unwrap()).collect();
+    for part in [
+        Box2 { left: 0.0, top: 0.0, width: 240.0, height: 3.0 },
+        Box2 { left: 20.0, top: 0.5, width: 200.5, height: 1.25 },
+        Box2 { left: 100.0, top: 1.0, width: 120.0, height: 1.0 },
+    ] {
+        assert!(is_narrowed_first(from, part, to));
+        let (mut expected, mut got) = (vec![0; to.num_bytes()], vec![0; to.num_bytes()]);
+        resize_at_once(&mut Resizer::new(), &pixels, from, part, to, &mut expected).unwrap();
+        resize(&mut Resizer::new(), &pixels, from, part, to, &mut got).unwrap();
+        let differences = expected.iter().zip(&got).map(|(expected, got)| expected.abs_diff(*got));
+        assert!(differences.max().unwrap() <= 1, "{part:?}");
+    }
 }
 
 #[test]

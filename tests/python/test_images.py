@@ -209,6 +209,18 @@ def test_the_middle_is_that_of_pil(kinds: fb.Dataset) -> None:
             assert difference(tensor, expected) <= 2, (name, size)
 
 
+@pytest.mark.parametrize("crop", [None, "center"])
+def test_images_of_a_few_long_rows_or_columns_are_those_of_pil(crop: str | None, tmp_path: Path) -> None:
+    shapes = [(60_000, 1), (3_000, 2), (3_000, 60), (2_000, 7), (1, 5_000), (7, 2_000), (500, 100)]
+    images = [photo(width, height) for width, height in shapes]
+    ds = dataset(tmp_path, [encoded(image, "PNG") for image in images])
+    for size in ((224, 224), (3_000, 1), (1, 3_000), (300, 20)):
+        for tensor, image in zip(decoded(ds, size=size, crop=crop), images, strict=True):
+            resized = image.resize(size[::-1], Image.Resampling.BILINEAR)
+            fitted = ImageOps.fit(image, size[::-1], Image.Resampling.BILINEAR)
+            assert difference(tensor, np.asarray(fitted if crop else resized)) <= 2, (image.size, size)
+
+
 def random_box(position: int, width: int, height: int, seed: int, epoch: int) -> tuple[bool, tuple[float, ...]]:
     """Returns whether the image of a row is mirrored (at a half), and its crop, as `docs/howto/images.md` says."""
     numbers = iter(uniforms(seed, epoch, "image", position, 41))

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from image_data import raw_png
 from programs import run_python
 
 import forebay as fb
@@ -729,3 +730,49 @@ def test_a_page_that_is_larger_than_the_limit_is_no_damage_and_says_what_it_take
         read(20 << 20)
     needed = int(re.search(r"needs (\d+) bytes", str(refused.value))[1])
     assert read(needed).combine_chunks() == column
+
+
+LONG = """
+import gc
+import pathlib
+import sys
+
+import forebay as fb
+import torch
+
+
+def status(name):
+    line = next(line for line in pathlib.Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1]) * 1024
+
+
+ds, size = fb.load_dataset(sys.argv[1], split="train"), (int(sys.argv[2]), int(sys.argv[3]))
+for batch in ds.select_columns(["id"]).to_torch(1):
+    break
+del batch
+gc.collect()
+pathlib.Path("/proc/self/clear_refs").write_text("5")
+before = status("VmRSS")
+for batch in ds.to_torch(1, decode={"image": fb.Image(size)}, num_threads=1):
+    assert batch["image"].shape == (1, 3, *size)
+print(status("VmHWM") - before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("extent", "size"),
+    [
+        ((1_500_000, 1), (224, 224)),
+        ((1, 1_500_000), (224, 224)),
+        ((60_000, 1), (16_384, 1)),
+        ((30_000, 100), (3000, 9)),
+    ],
+)
+def test_images_of_any_shape_take_what_their_pixels_do(extent, size, tmp_path):
+    """An image has two sizes between its own and that of the result, of which one may be much larger than both."""
+    width, height = extent
+    body = raw_png([bytes(width)] * height, width, height, 8, 0)
+    pq.write_table(pa.table({"id": [0], "image": [body]}), tmp_path / "x.parquet")
+    used = int(run_python(LONG, tmp_path, *size))
+    promised = 10 * width * height + 30 * (width + height) + 8 * size[0] * size[1]
+    assert used <= promised + NOISE, f"{used / MIB:.0f} MiB, and {promised / MIB:.0f} MiB are promised"

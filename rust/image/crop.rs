@@ -88,5 +88,7 @@ fn random(settings: &ImageSettings, width: f64, height: f64, draws: &mut Draws) 
             return Box2 { left, top, width: kept_width, height: kept_height };
         }
     }
-    middle(width, height, (width / height).clamp(settings.ratio.0, settings.ratio.1))
+    // At least one pixel, whatever the ratio.
+    let proportion = (width / height).clamp(settings.ratio.0, settings.ratio.1).clamp(1.0 / height, width);
+    middle(width, height, proportion)
 }

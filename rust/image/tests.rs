@@ -115,6 +115,18 @@ fn random_crops_lie_within_the_image_and_follow_from_the_row() {
 }
 
 #[test]
+fn a_random_crop_has_a_pixel_whatever_its_ratio() {
+    for ratio in [f64::from_bits(1), 1e-300, 1e-3, 1.0, 1e10, f64::MAX] {
+        let random = ImageSettings { crop: Crop::Random, ratio: (ratio, ratio), max_pixels: 10_000, ..settings() };
+        for (width, height) in [(1, 1), (60, 40), (3, 250), (250, 3)] {
+            let crop = Placed::choose(&random, Extent { width, height }, || draws(0)).cropped;
+            assert!(crop.width > 0.999 && crop.height > 0.999, "{ratio}: {crop:?}");
+            decoded(&random, &png(width, height, None)).unwrap();
+        }
+    }
+}
+
+#[test]
 fn what_lies_between_the_passes_is_no_larger_than_image_and_result() {
     let extent = |(width, height)| Extent { width, height };
     let whole = |of: Extent| Box2 { left: 0.0, top: 0.0, width: of.width.into(), height: of.height.into() };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float64Type;
-use arrow_array::{Array, ArrayRef, Float64Array, Int64Array, make_array};
+use arrow_array::{Array, ArrayRef, Float64Array, Int64Array, UInt64Array, make_array};
 use arrow_buffer::{Buffer, OffsetBuffer};
 use arrow_cast::CastOptions;
 use arrow_data::ArrayData;
@@ -88,13 +88,13 @@ impl Items {
 
     /// Returns a number as the bytes of one item; `None` if it does not fit the type.
     pub(super) fn bytes_of(&self, number: &serde_json::Number) -> Option<Vec<u8>> {
-        let whole = number.as_i64();
-        let array: ArrayRef = match whole {
-            Some(whole) => Arc::new(Int64Array::from(vec![whole])),
-            None if self.data_type.is_floating() => Arc::new(Float64Array::from(vec![number.as_f64()?])),
-            None => return None,
+        let array: ArrayRef = match (number.as_i64(), number.as_u64()) {
+            (Some(whole), _) => Arc::new(Int64Array::from(vec![whole])),
+            (None, Some(whole)) => Arc::new(UInt64Array::from(vec![whole])),
+            (None, None) if self.data_type.is_floating() => Arc::new(Float64Array::from(vec![number.as_f64()?])),
+            (None, None) => return None,
         };
-        if self.is_bool && !matches!(whole, Some(0 | 1)) {
+        if self.is_bool && !matches!(number.as_i64(), Some(0 | 1)) {
             return None;
         }
         let cast = arrow_cast::cast(&array, &self.data_type).ok().filter(|cast| cast.null_count() == 0)?;

@@ -174,6 +174,19 @@ def test_a_null_is_an_error_that_says_where_it_is(tmp_path: Path) -> None:
     assert kept[0]["tokens"].tolist() == [[1, 0], [2, 3], [4, 0]]
 
 
+def test_a_value_may_be_as_large_as_its_type_allows(tmp_path: Path) -> None:
+    kinds = {"a": pa.uint64(), "b": pa.float64(), "c": pa.int64()}
+    table = pa.table({name: pa.array([[2**52], []], pa.list_(kind)) for name, kind in kinds.items()})
+    write_fragments(tmp_path, table)
+    ds = fb.load_dataset(tmp_path, split="train")
+    large = 2**63 + 9
+    batch = next(iter(batches_of(ds, fb.Pad(dtype=None, values={"a": large, "b": large}))))
+    assert batch["a"].tolist() == [[2**52], [large]]
+    assert batch["b"].tolist() == [[2.0**52], [2.0**63]]
+    with pytest.raises(fb.SettingError, match=f"column `c` of `Int64` cannot be padded with {large}"):
+        batches_of(ds, fb.Pad(dtype=None, values={"c": large}))
+
+
 def test_what_contradicts_padding_is_refused(ds: fb.Dataset) -> None:
     with pytest.raises(fb.SettingError, match="forms: column `input_ids` is padded"):
         batches_of(ds, True, forms={"input_ids": "ragged"})

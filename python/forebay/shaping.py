@@ -75,7 +75,8 @@ class Pad:
     values: Mapping[str, float] = field(default_factory=dict)
     """Padding values by column; by default -100 for `labels`, which losses ignore, and 0 for others."""
     dtype: Dtype | None = "int64"
-    """Type of integers in batches; `None` keeps the stored type. A value that does not fit is an error."""
+    """Type of integers in batches; `None` keeps the stored type. A value that does not fit is an error, unless it is
+    cut."""
     mask: str | None = "attention_mask"
     """Name of an int64 column to add: 1 for items and 0 for padding of `input_ids`, or else of the first padded column.
     Not added if a padded column has this name."""

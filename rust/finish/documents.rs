@@ -51,7 +51,7 @@ impl Packable {
         let mut columns: Columns = Vec::with_capacity(self.columns.len());
         let mut first: Option<(&str, OffsetBuffer<i64>)> = None;
         for (index, items) in &self.columns {
-            let lists = items.lists(batch.column(*index))?;
+            let lists = items.lists(batch.column(*index), |list| list)?;
             let offsets = lists.offsets.iter().map(|&offset| i64::try_from(offset).unwrap_or(i64::MAX));
             let offsets = OffsetBuffer::new(ScalarBuffer::from_iter(offsets));
             let (leader, expected) = first.get_or_insert_with(|| (items.name.as_str(), offsets.clone()));

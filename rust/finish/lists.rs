@@ -1,11 +1,12 @@
 //! Columns of lists as plain numbers: offsets, and fixed-width items.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float64Type;
 use arrow_array::{Array, ArrayRef, Float64Array, Int64Array, UInt64Array, make_array};
-use arrow_buffer::{Buffer, OffsetBuffer};
+use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow_cast::CastOptions;
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, Field, FieldRef};
@@ -110,8 +111,8 @@ impl Items {
         Fault { row, column: self.name.clone(), reason: reason.into() }
     }
 
-    /// Splits a column into offsets and items.
-    pub(super) fn lists(&self, array: &ArrayRef) -> Result<Lists, Fault> {
+    /// Splits a column into offsets and items. Only items that `kept` returns of those of a row must fit the type.
+    pub(super) fn lists(&self, array: &ArrayRef, kept: impl Fn(Range<usize>) -> Range<usize>) -> Result<Lists, Fault> {
         if let Some(nulls) = array.nulls().filter(|nulls| nulls.null_count() > 0) {
             let row = nulls.iter().position(|valid| !valid).unwrap_or(0);
             let hint = format!("filter with `{} IS NOT NULL`", self.name);
@@ -120,18 +121,20 @@ impl Items {
         let Some((offsets, values)) = parts(array) else {
             return Err(self.fault(0, format!("expected lists, got `{}`", array.data_type())));
         };
-        let row_of = |item: usize| offsets.partition_point(|offset| *offset <= item).saturating_sub(1);
-        if let Some(nulls) = values.nulls().filter(|nulls| nulls.null_count() > 0) {
-            let row = row_of(nulls.iter().position(|valid| !valid).unwrap_or(0));
+        let row_with_null = |nulls: Option<&NullBuffer>| {
+            let nulls = nulls.filter(|nulls| nulls.null_count() > 0)?;
+            let has_null = |items: Range<usize>| nulls.slice(items.start, items.len()).null_count() > 0;
+            offsets.windows(2).position(|pair| has_null(kept(pair[0]..pair[1])))
+        };
+        if let Some(row) = row_with_null(values.nulls()) {
             return Err(self.fault(row, "an item of the list is NULL, not a number"));
         }
         let options = CastOptions { safe: true, ..CastOptions::default() };
         let cast = arrow_cast::cast_with_options(&values, &self.data_type, &options)
             .map_err(|error| self.fault(0, error.to_string()))?;
-        if let Some(nulls) = cast.nulls().filter(|nulls| nulls.null_count() > 0) {
-            let item = nulls.iter().position(|valid| !valid).unwrap_or(0);
+        if let Some(row) = row_with_null(cast.nulls()) {
             let reason = format!("an item of the list does not fit into `{}`; ask for a wider dtype", self.data_type);
-            return Err(self.fault(row_of(item), reason));
+            return Err(self.fault(row, reason));
         }
         let data = cast.to_data();
         let values = data.buffers()[0].slice_with_length(data.offset() * self.width, data.len() * self.width);

@@ -1,6 +1,7 @@
 //! Pads lists to one length.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::{Buffer, MutableBuffer};
@@ -119,7 +120,7 @@ impl Padder {
         let mut columns: Columns = batch.schema().fields().iter().cloned().zip(batch.columns().to_vec()).collect();
         let mut mask = None;
         for (place, (&index, (items, pad))) in self.columns.iter().zip(&self.items).enumerate() {
-            let lists = items.lists(batch.column(index))?;
+            let lists = items.lists(batch.column(index), |list| self.kept(list))?;
             let length = self.length(longest(batch.column(index)));
             let values = self.padded(&lists, items.width, &pad.repeat(length), room);
             columns[index] = items.column(length, batch.num_rows(), values).map_err(|error| unfit(&error))?;
@@ -138,24 +139,33 @@ impl Padder {
     fn length(&self, longest: usize) -> usize {
         let length = match self.padding.max_length {
             Some(max_length) if self.padding.is_fixed => max_length,
-            _ => self.kept(longest),
+            _ => self.num_kept(longest),
         };
         length.next_multiple_of(self.padding.multiple_of.max(1))
     }
 
     /// Returns how many items are kept of a list of `length`.
-    fn kept(&self, length: usize) -> usize {
+    fn num_kept(&self, length: usize) -> usize {
         self.padding.max_length.map_or(length, |max_length| length.min(max_length))
     }
 
+    /// Returns which items are kept of a list.
+    fn kept(&self, list: Range<usize>) -> Range<usize> {
+        let num_kept = self.num_kept(list.len());
+        match self.padding.truncation_side {
+            Side::Right => list.start..list.start + num_kept,
+            Side::Left => list.end - num_kept..list.end,
+        }
+    }
+
     fn padded(&self, lists: &Lists, width: usize, pads: &[u8], room: Option<&Room>) -> Buffer {
-        let items = |start: usize, kept: usize| &lists.values[start * width..(start + kept) * width];
+        let items = |kept: Range<usize>| &lists.values[kept.start * width..kept.end * width];
         self.rows(lists, width, items, pads, room)
     }
 
     fn mask(&self, lists: &Lists, length: usize, room: Option<&Room>) -> Buffer {
         let (ones, zeros) = (1_i64.to_ne_bytes().repeat(length), vec![0; length * size_of::<i64>()]);
-        self.rows(lists, size_of::<i64>(), |_, kept| &ones[..kept * size_of::<i64>()], &zeros, room)
+        self.rows(lists, size_of::<i64>(), |kept| &ones[..kept.len() * size_of::<i64>()], &zeros, room)
     }
 
     /// Writes the kept part of each list next to its padding, in `room` if they fit there; `pads` is a row of padding
@@ -164,7 +174,7 @@ impl Padder {
         &self,
         lists: &Lists,
         width: usize,
-        items: impl Fn(usize, usize) -> &'a [u8],
+        items: impl Fn(Range<usize>) -> &'a [u8],
         pads: &[u8],
         room: Option<&Room>,
     ) -> Buffer {
@@ -180,24 +190,20 @@ impl Padder {
         mut out: impl Sink,
         lists: &Lists,
         width: usize,
-        items: impl Fn(usize, usize) -> &'a [u8],
+        items: impl Fn(Range<usize>) -> &'a [u8],
         pads: &[u8],
     ) -> Buffer {
         for pair in lists.offsets.windows(2) {
-            let kept = self.kept(pair[1] - pair[0]);
-            let start = match self.padding.truncation_side {
-                Side::Right => pair[0],
-                Side::Left => pair[1] - kept,
-            };
-            let pads = &pads[kept * width..];
+            let kept = self.kept(pair[0]..pair[1]);
+            let pads = &pads[kept.len() * width..];
             match self.padding.side {
                 Side::Right => {
-                    out.put(items(start, kept));
+                    out.put(items(kept));
                     out.put(pads);
                 }
                 Side::Left => {
                     out.put(pads);
-                    out.put(items(start, kept));
+                    out.put(items(kept));
                 }
             }
         }

@@ -174,6 +174,20 @@ def test_a_null_is_an_error_that_says_where_it_is(tmp_path: Path) -> None:
     assert kept[0]["tokens"].tolist() == [[1, 0], [2, 3], [4, 0]]
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_items_that_are_cut_need_not_fit_the_type(side: str, tmp_path: Path) -> None:
+    kept, cut = [1, 2], [2**40, None]
+    rows = [kept + cut if side == "right" else cut + kept, [3]]
+    write_fragments(tmp_path, pa.table({"tokens": pa.array(rows, pa.list_(pa.int64()))}))
+    ds = fb.load_dataset(tmp_path, split="train")
+    pad = fb.Pad(dtype="int32", max_length=2, truncation_side=side)
+    assert next(iter(batches_of(ds, pad)))["tokens"].tolist() == [[1, 2], [3, 0]]
+    for length, said in ((3, "does not fit into `Int32`" if side == "right" else "is NULL"), (4, "is NULL")):
+        pad = fb.Pad(dtype="int32", max_length=length, truncation_side=side)
+        with pytest.raises(fb.DataError, match=f"row 0 of row group 0 .*an item of the list {said}"):
+            next(iter(batches_of(ds, pad)))
+
+
 def test_a_value_may_be_as_large_as_its_type_allows(tmp_path: Path) -> None:
     kinds = {"a": pa.uint64(), "b": pa.float64(), "c": pa.int64()}
     table = pa.table({name: pa.array([[2**52], []], pa.list_(kind)) for name, kind in kinds.items()})

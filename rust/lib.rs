@@ -84,5 +84,5 @@ pub use crate::sql::{
     DATAFUSION_VERSION, Function, FunctionBody, QueryStream, Request, Rows, ScalarValue, Table, scalar,
 };
 pub use crate::stream::{
-    BatchStream, Cause, Most, OF_ANOTHER_PROCESS, Polled, Slab, StreamOptions, StreamStats, Taken, rest,
+    BatchStream, Cause, Most, OF_ANOTHER_PROCESS, Polled, Skipped, Slab, StreamOptions, StreamStats, Taken, rest,
 };

@@ -123,7 +123,7 @@ class Stream(Position, Generic[T]):
     def _deliver(self, runs: Iterator[Run], *, is_alone: bool = True) -> Generator[T]:
         agrees = is_alone
         with closing(self._party(is_alone=is_alone)) as party, Loop() as loop:
-            for run in runs:
+            for run in self._warning(runs):
                 agreeing = self._agreeing(run) if agrees else iter(())
                 agrees = False
                 for pause in party.meeting(agreeing, run.start):
@@ -145,7 +145,7 @@ class Stream(Position, Generic[T]):
 
         agrees, party = True, self._party(is_alone=True)
         with Loop() as loop:
-            for run in runs:
+            for run in self._warning(runs):
                 agreeing = self._agreeing(run) if agrees else iter(())
                 agrees = False
                 for pause in party.meeting(agreeing, run.start, takes_part=False):
@@ -175,26 +175,38 @@ class Stream(Position, Generic[T]):
         try:
             yield stream
         finally:
-            stats, holes = self._stats_of(stream), stream.holes()
+            stats, holes = self._stats_of(stream, run), stream.holes()
+            run.progress.end_pass(stats, holes)
             if self._is_active(stream):
                 self._last_stats, self._active = stats, None
                 if not self._is_set:
                     self._holes = holes
             stream.close()
-        # Not if an exception ended the loop, which this must not replace.
-        if holes and stats["rows_skipped"]:
-            warn_of_holes(holes, int(stats["rows_skipped"]))
+
+    def _warning(self, runs: Iterator[Run]) -> Iterator[Run]:
+        """Yields the passes of an iteration, and at its end warns of rows that could not be read.
+
+        If it has no end, it warns after each pass. An exception that ends the loop is not replaced by the warning.
+        """
+        progress = Progress()
+        for run in runs:
+            yield run
+            progress = run.progress
+            if run.last is None and self._passes.steps is None:
+                _warn_of(progress)
+        _warn_of(progress)
 
     def _is_active(self, stream: _lib.Stream) -> bool:
         """Whether no other iteration has begun since this one."""
         return getattr(self._active, "stream", self._active) is stream
 
-    def _stats_of(self, stream: _lib.Stream) -> dict[str, float]:
+    def _stats_of(self, stream: _lib.Stream, run: Run) -> dict[str, float]:
         # Another iteration may be the active one.
         active = self._active
         if isinstance(active, Read | Delivered) and active.stream is stream:
             return active.stats()
-        return stream.stats()
+        stats = stream.stats()
+        return stats | {name: stats[name] + count for name, count in run.progress.skipped.items()}
 
     @contextmanager
     def _reading(self, run: Run) -> Iterator[Batches]:
@@ -232,7 +244,7 @@ class Stream(Position, Generic[T]):
 
     def _first(self, stream: _lib.Stream, run: Run) -> Batches:
         """Returns the batches of `stream` as the first stage."""
-        start, share, last, _, _ = run
+        start, share, last, *_ = run
         worker, num_workers, position = share["worker"], share["num_workers"], start.position
 
         def ends(number: int, behind: int) -> tuple[int, Cursor]:
@@ -245,7 +257,8 @@ class Stream(Position, Generic[T]):
             first = start.position + (worker + (number - 1) * num_workers) * self._step
             return first + self._share.rank, self._after(start, worker + number * num_workers, last)
 
-        read = Read(stream, None if self._hands_over_batches else self._format, ends, share["world_size"])
+        convert = None if self._hands_over_batches else self._format
+        read = Read(stream, convert, ends, share["world_size"], run.progress.skipped)
         self._active = read
         return read
 
@@ -307,7 +320,10 @@ class Stream(Position, Generic[T]):
         return super().holes
 
     def stats(self) -> dict[str, float]:
-        """Rows, bytes, requests, memory, waiting time of the last pass of the running, or else the last, iteration."""
+        """Rows, bytes, requests, memory, waiting time of the last pass of the running, or else the last, iteration.
+
+        What was skipped is counted over all of its passes.
+        """
         active = self._active
         if active is not None:
             with suppress(ClosedError):
@@ -374,6 +390,11 @@ class Stream(Position, Generic[T]):
 
     def _repr_html_(self) -> str:
         return display.stream_html(self, repr(self))
+
+
+def _warn_of(progress: Progress) -> None:
+    if progress.holes and progress.skipped["rows_skipped"]:
+        warn_of_holes(progress.holes, int(progress.skipped["rows_skipped"]))
 
 
 def _only_if(is_wanted: Callable[[], bool], runs: Iterator[Run]) -> Iterator[Run]:

@@ -7,9 +7,14 @@ over all epochs, so that no order comes twice. A state names the pass, and so is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forebay.exceptions import SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from forebay.states import Hole
 
 MOST_PASSES = (1 << 31) - 1
 """The most passes of an epoch that has an end."""
@@ -39,11 +44,19 @@ class Standing(NamedTuple):
     """The epoch of the iteration, as in `set_epoch`."""
 
 
-@dataclass
 class Progress:
-    """What an iteration has delivered of a pass."""
+    """What an iteration has delivered, and what those of its passes that have ended have left out."""
 
-    num_batches: int = 0
+    def __init__(self) -> None:
+        self.num_batches = 0
+        # Replaced, never changed: who took it keeps what was left out until then.
+        self.skipped: Mapping[str, float] = {"images_skipped": 0, "rows_skipped": 0}
+        self.holes: list[Hole] = []
+
+    def end_pass(self, stats: Mapping[str, float], holes: list[Hole]) -> None:
+        """Notes the statistics of a pass that has ended, which count what earlier passes left out, and its holes."""
+        self.skipped = {name: stats[name] for name in self.skipped}
+        self.holes = holes or self.holes
 
 
 class Run(NamedTuple):
@@ -56,6 +69,7 @@ class Run(NamedTuple):
     number: int
     """The epoch of the iteration, as in `set_epoch`."""
     progress: Progress
+    """That of the iteration; the same object in all its passes."""
 
     def behind(self, cursor: Cursor) -> Run:
         """Returns the rest of the pass from `cursor` on."""

@@ -213,16 +213,16 @@ class Position:
         Raises:
             SettingError: there is no end, and no batch.
         """
-        start, share, last, number, _ = run
+        start, share, last, number, progress = run
         steps, num_workers = self._passes.steps, share["num_workers"]
         while steps is None or start.done + share["worker"] < steps:
-            progress = Progress()
+            num_before = progress.num_batches
             yield Run(start, share, last, number, progress)
             if start.epoch == last:
                 return
             # The length of a pass decides which worker begins the next one; with packing it is not known ahead.
             is_counted = num_workers > 1 or steps is not None
-            length = self._num_batches(start) if is_counted else progress.num_batches
+            length = self._num_batches(start) if is_counted else progress.num_batches - num_before
             if start.position == 0 and (is_counted or not start.done):
                 check_ends(length, last)
             worker = (share["worker"] - length) % num_workers

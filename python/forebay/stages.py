@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from forebay.compat import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from forebay import _lib
@@ -50,8 +50,8 @@ class Item(NamedTuple):
     """Position of its first row in the epoch."""
     after: Cursor
     """The position of the stream once the loop has the batch."""
-    num_skipped: int = 0
-    """Rows since the batch before that could not be read."""
+    skipped: tuple[int, int] = (0, 0)
+    """Rows left out since the batch before: those that could not be read, and those whose images are broken."""
 
 
 class Waiting:
@@ -132,16 +132,19 @@ class Read:
         convert: Callable[[_lib.Batch], Any] | None,
         ends: Callable[[int, int], tuple[int, Cursor]],
         step: int,
+        before: Mapping[str, float],
     ) -> None:
         self.stream = stream
         self._convert = convert
         self._ends = ends
         # Distance between the positions of consecutive rows.
         self._step = step
+        # What earlier passes left out, by the names of the statistics.
+        self._before = before
         self._number = 0
-        self.num_skipped = 0
+        self.num_rows_skipped = self.num_images_skipped = 0
         # Not yet delivered: batches of the stream, converted items, and the error that comes after them.
-        self._taken: deque[tuple[_lib.Batch, int, int]] = deque()
+        self._taken: deque[tuple[_lib.Batch, int, tuple[int, int]]] = deque()
         self._items: deque[Item] = deque()
         self._error: Exception | None = None
         self._is_left = False
@@ -156,7 +159,9 @@ class Read:
         if not self._items:
             self._convert_some()
         item = self._items.popleft()
-        self.num_skipped += item.num_skipped
+        num_rows, num_images = item.skipped
+        self.num_rows_skipped += num_rows
+        self.num_images_skipped += num_images
         return item
 
     def _convert_some(self) -> None:
@@ -170,11 +175,11 @@ class Read:
         end = time.perf_counter() + MOST_SECONDS_CONVERTING
         try:
             while self._taken and (not self._items or time.perf_counter() < end):
-                batch, position, num_skipped = self._taken.popleft()
+                batch, position, skipped = self._taken.popleft()
                 self._number += 1
                 first, after = self._ends(self._number, position)
                 value = self._converted(batch, first)
-                self._items.append(Item(value, len(batch), first, after, num_skipped))
+                self._items.append(Item(value, len(batch), first, after, skipped))
         except Exception as error:
             # Raised after the items before it.
             self._error = error
@@ -211,7 +216,11 @@ class Read:
         stats["batches"] -= num_ready
         stats["batches_ready"] += num_ready
         stats["rows"] -= sum(item.num_rows for item in items) + sum(len(batch) for batch, _, _ in taken)
-        stats["rows_skipped"] -= sum(item.num_skipped for item in items) + sum(skipped for _, _, skipped in taken)
+        skipped = [item.skipped for item in items] + [skipped for _, _, skipped in taken]
+        stats["rows_skipped"] -= sum(num_rows for num_rows, _ in skipped)
+        stats["images_skipped"] -= sum(num_images for _, num_images in skipped)
+        for name, count in self._before.items():
+            stats[name] += count
         if self._is_left:
             stats["memory_bytes"] = 0
         return stats
@@ -240,7 +249,7 @@ class Delivered:
         self._batches = batches
         self._read = read
         self._waiting = waiting
-        self._num_batches = self._num_rows = self._num_skipped = 0
+        self._num_batches = self._num_rows = self._num_rows_skipped = self._num_images_skipped = 0
         self._seconds_waited = 0.0
         self._since: float | None = None
         self._began = time.perf_counter()
@@ -267,7 +276,9 @@ class Delivered:
             self._seconds_waited += time.perf_counter() - since
         self._num_batches += 1
         self._num_rows += item.num_rows
-        self._num_skipped += item.num_skipped
+        num_rows, num_images = item.skipped
+        self._num_rows_skipped += num_rows
+        self._num_images_skipped += num_images
         return item
 
     def holes(self) -> list[dict[str, Any]]:
@@ -279,7 +290,8 @@ class Delivered:
         stats = self._read.stats()
         stats["batches_ready"] += stats["batches"] - self._num_batches
         stats["batches"], stats["rows"] = self._num_batches, self._num_rows
-        stats["rows_skipped"] -= self._read.num_skipped - self._num_skipped
+        stats["rows_skipped"] -= self._read.num_rows_skipped - self._num_rows_skipped
+        stats["images_skipped"] -= self._read.num_images_skipped - self._num_images_skipped
         # The stream may have ended before the stages.
         ended = time.perf_counter() if self._ended is None else self._ended
         stats["seconds"] = max(stats["seconds"], ended - self._began)

@@ -10,8 +10,8 @@ use arrow_array::RecordBatch;
 use forebay::parts::Buffer;
 use forebay::plan::Hole;
 use forebay::{
-    BatchStream, Cause, Conversion, Most, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, Slab, StreamOptions,
-    StreamStats, Taken,
+    BatchStream, Cause, Conversion, Most, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, Skipped, Slab,
+    StreamOptions, StreamStats, Taken,
 };
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
@@ -69,10 +69,10 @@ impl Poll for Running {
     }
 
     fn conclude(&self, py: Python<'_>) -> PyResult<()> {
-        let ended = self.ended.get().filter(|ended| ended.stats.num_skipped_rows > 0);
+        let ended = self.ended.get().filter(|ended| ended.stats.skipped.rows > 0);
         let Some(Ended { holes, stats }) = ended else { return Ok(()) };
         let loader = py.import("forebay.loader")?;
-        loader.call_method1("warn_of_holes", (as_dicts(py, holes)?, stats.num_skipped_rows)).map(drop)
+        loader.call_method1("warn_of_holes", (as_dicts(py, holes)?, stats.skipped.rows)).map(drop)
     }
 }
 
@@ -184,12 +184,15 @@ impl PyStream {
         Ok(self.next_batch(py)?.map(PyBatch::new))
     }
 
-    /// Waits for a batch; returns all that are ready, each with the position after it and the number of rows left out
-    /// since the one before, and none at the end.
-    fn take(&self, py: Python<'_>, most_batches: usize, most_bytes: u64) -> PyResult<Vec<(PyBatch, u64, u64)>> {
+    /// Waits for a batch; returns all that are ready, each with the position after it and the numbers of rows left out
+    /// since the one before, because they or their images are broken, and none at the end.
+    fn take(&self, py: Python<'_>, most_batches: usize, most_bytes: u64) -> PyResult<Vec<(PyBatch, u64, (u64, u64))>> {
         let most = Most { batches: most_batches.max(1), bytes: most_bytes };
         let batches = self.next_batches(py, most)?;
-        let as_tuple = |Taken { batch, position, num_skipped }| (PyBatch::new(batch), position, num_skipped);
+        let as_tuple = |Taken { batch, position, skipped }| {
+            let Skipped { rows, images } = skipped;
+            (PyBatch::new(batch), position, (rows, images))
+        };
         Ok(batches.into_iter().map(as_tuple).collect())
     }
 
@@ -242,9 +245,9 @@ impl PyStream {
         dict.set_item("hedges", stats.recovered.hedges)?;
         dict.set_item("hedges_won", stats.recovered.hedges_won)?;
         dict.set_item("cache_hits", stats.cache_hits)?;
-        dict.set_item("images_skipped", stats.num_skipped_images)?;
+        dict.set_item("images_skipped", stats.skipped.images)?;
         dict.set_item("rows_evicted", stats.num_evicted_rows)?;
-        dict.set_item("rows_skipped", stats.num_skipped_rows)?;
+        dict.set_item("rows_skipped", stats.skipped.rows)?;
         dict.set_item("memory_bytes", stats.memory_bytes)?;
         dict.set_item("peak_memory_bytes", stats.peak_memory_bytes)?;
         dict.set_item("batches_ready", stats.num_ready)?;

@@ -30,6 +30,7 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -110,10 +111,8 @@ pub struct StreamStats {
     pub bytes_decoded: u64,
     /// Rows that were decoded, then dropped because the window does not fit in memory; they are read again.
     pub num_evicted_rows: u64,
-    /// Rows left out of this share because they could not be read, up to the last batch handed to the consumer.
-    pub num_skipped_rows: u64,
-    /// Rows left out because their images cannot be decoded.
-    pub num_skipped_images: u64,
+    /// Rows left out of this share, up to the last batch handed to the consumer.
+    pub skipped: Skipped,
     /// Bytes held now.
     pub memory_bytes: u64,
     /// Most bytes held at once.
@@ -145,9 +144,9 @@ pub struct BatchStream {
     position: u64,
     num_batches: u64,
     num_rows: u64,
-    num_skipped_rows: u64,
+    skipped: Skipped,
     /// Rows left out since the last batch handed to the consumer.
-    num_passed_over: u64,
+    passed_over: Skipped,
     started: Instant,
     ended: Option<Instant>,
     waited: Duration,
@@ -180,8 +179,24 @@ pub struct Taken {
     pub batch: RecordBatch,
     /// The position after it.
     pub position: u64,
-    /// How many rows since the batch before could not be read and are left out.
-    pub num_skipped: u64,
+    /// The rows left out since the batch before.
+    pub skipped: Skipped,
+}
+
+/// How many rows are left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// Rows that could not be read.
+    pub rows: u64,
+    /// Rows whose images could not be decoded.
+    pub images: u64,
+}
+
+impl AddAssign for Skipped {
+    fn add_assign(&mut self, other: Self) {
+        self.rows += other.rows;
+        self.images += other.images;
+    }
 }
 
 /// What the consumer gets from [`poll`](BatchStream::poll).
@@ -249,8 +264,8 @@ impl BatchStream {
             position: share.from,
             num_batches: 0,
             num_rows: 0,
-            num_skipped_rows: 0,
-            num_passed_over: 0,
+            skipped: Skipped::default(),
+            passed_over: Skipped::default(),
             started: Instant::now(),
             ended: None,
             waited: Duration::ZERO,
@@ -273,11 +288,11 @@ impl BatchStream {
             worker::Delivered::Batches(mut taken) => {
                 self.position = taken.last().map_or(self.position, |taken| taken.position);
                 taken.retain_mut(|taken| {
-                    taken.num_skipped += std::mem::take(&mut self.num_passed_over);
-                    // Nothing of the batch could be read, and no other stream waits for it.
+                    taken.skipped += std::mem::take(&mut self.passed_over);
+                    // Nothing is left of the batch, and no other stream waits for it.
                     let is_passed_over = taken.batch.num_rows() == 0 && self.is_alone;
                     if is_passed_over {
-                        self.num_passed_over = taken.num_skipped;
+                        self.passed_over = taken.skipped;
                     }
                     !is_passed_over
                 });
@@ -286,11 +301,11 @@ impl BatchStream {
                 }
                 self.num_batches += taken.len() as u64;
                 self.num_rows += taken.iter().map(|taken| taken.batch.num_rows() as u64).sum::<u64>();
-                self.num_skipped_rows += taken.iter().map(|taken| taken.num_skipped).sum::<u64>();
+                taken.iter().for_each(|taken| self.skipped += taken.skipped);
                 Ok(Polled::Batches(taken))
             }
             worker::Delivered::End => {
-                self.num_skipped_rows += std::mem::take(&mut self.num_passed_over);
+                self.skipped += std::mem::take(&mut self.passed_over);
                 self.ended.get_or_insert_with(Instant::now);
                 Ok(Polled::End)
             }
@@ -337,7 +352,7 @@ impl BatchStream {
         StreamStats {
             num_batches: self.num_batches,
             num_rows: self.num_rows,
-            num_skipped_rows: self.num_skipped_rows,
+            skipped: self.skipped,
             elapsed: self.ended.unwrap_or_else(Instant::now).saturating_duration_since(self.started),
             waited: self.waited,
             ..self.running.get().map(|running| running.shared.stats()).unwrap_or_default()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use rustc_hash::FxHashMap;
 
+use super::Skipped;
 use super::gather::SourceRow;
 use super::held::Held;
 #[cfg(doc)]
@@ -203,8 +204,8 @@ pub(super) struct PlannedBatch {
     pub(super) slice: BatchSlice,
     /// The number of planned rows, including those that turn out to be unreadable.
     pub(super) num_rows: usize,
-    /// The number of rows of the slice that are left out because they cannot be read, as far as is known.
-    pub(super) num_skipped: usize,
+    /// The rows of the slice that are left out, as far as is known.
+    pub(super) skipped: Skipped,
     pub(super) pieces: Vec<PieceKey>,
     /// Number of rows needed of each part.
     pub(super) row_counts: Vec<u32>,

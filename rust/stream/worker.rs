@@ -54,7 +54,6 @@ pub(super) struct Shared {
     memory_limit: u64,
     world_size: u32,
     epoch: u64,
-    num_skipped: AtomicU64,
     state: Mutex<State>,
     /// Signals tasks to workers.
     work: Waiters,
@@ -146,7 +145,6 @@ impl Shared {
             memory_limit: options.memory_limit,
             world_size,
             epoch,
-            num_skipped: AtomicU64::new(0),
             state: Mutex::new(State {
                 scheduler,
                 waiting: Waiting::default(),
@@ -268,7 +266,6 @@ impl Shared {
             num_ready: usage.num_ready,
             decoding: Duration::from_nanos(self.decoding_nanos.load(Ordering::Relaxed)),
             gathering: Duration::from_nanos(self.gathering_nanos.load(Ordering::Relaxed)),
-            num_skipped_images: self.num_skipped.load(Ordering::Relaxed),
             ..StreamStats::default()
         }
     }
@@ -502,26 +499,22 @@ impl Shared {
     fn finish(&self, number: u64, slice: BatchSlice, gathered: Gathered, is_view: bool, start: Instant) {
         let Gathered { batch, room } = gathered;
         let finished = match &self.finish {
-            None => Ok((batch, is_view)),
+            None => Ok((Finished { batch, num_skipped: 0 }, is_view)),
             Some(finish) => {
                 let rows = BatchRows { slice, seed: self.reader.seed(), epoch: self.epoch };
                 let fault = |Fault { row, column, reason }| {
                     self.reader.value_error(&self.plan, rows.position(row), column, reason)
                 };
-                let finished = finish.apply(batch, &rows, room.as_ref()).map_err(fault);
-                finished.map(|Finished { batch, num_skipped }| {
-                    self.num_skipped.fetch_add(num_skipped, Ordering::Relaxed);
-                    (batch, false)
-                })
+                finish.apply(batch, &rows, room.as_ref()).map(|finished| (finished, false)).map_err(fault)
             }
         };
         match finished {
-            Ok((batch, is_view)) => {
+            Ok((finished, is_view)) => {
                 if let Some(room) = &room {
                     self.slabs.note(room);
                 }
                 add_elapsed(&self.gathering_nanos, start);
-                self.report(|scheduler| scheduler.gathered(number, batch, is_view));
+                self.report(|scheduler| scheduler.gathered(number, finished, is_view));
                 self.delivery.notify_all();
             }
             Err(error) => self.fail_batch(number, error),

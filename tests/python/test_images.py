@@ -447,6 +447,40 @@ def test_rows_are_left_out_and_counted_on_request(tmp_path: Path) -> None:
     assert all(batch["image"].shape == (len(batch["id"]), 3, *SIZE) for batch in batches)
 
 
+class Greedy:
+    """A stage that takes all batches of a pass before it hands over the first."""
+
+    def begin(self, batches: Any, _: Any) -> Greedy:
+        self._batches, self._items = batches, None
+        return self
+
+    def is_ready(self) -> bool:
+        return True
+
+    def __next__(self) -> Any:
+        if self._items is None:
+            self._items = iter([*iter(lambda: next(self._batches, None), None)])
+        return next(self._items)
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+@pytest.mark.parametrize(("passes", "share", "num_skipped"), [(3, {}, 6), (1, {"steps_per_epoch": 5}, 5)])
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_left_out_rows_of_all_passes_are_counted_as_their_batches_come(
+    passes: int, share: dict[str, int], num_skipped: int, is_staged: bool, tmp_path: Path
+) -> None:
+    whole = encoded(photo(20, 20), "PNG")
+    ds = dataset(tmp_path, [whole, b"no image"] * 2).repeat(passes)
+    stream = ds.to_torch(2, decode={"image": fb.Image(4, on_error="skip")}, **share)
+    if is_staged:
+        stream._stream._stages = (Greedy(),)
+    for _ in range(2):
+        assert [stream.stats()["images_skipped"] for _ in stream] == list(range(1, num_skipped + 1))
+        assert stream.stats()["images_skipped"] == num_skipped
+
+
 def test_a_batch_of_which_nothing_is_left_is_a_step_that_a_lone_reader_passes_over(tmp_path: Path) -> None:
     whole = encoded(photo(20, 20), "PNG")
     ds = dataset(tmp_path, [*[whole] * 8, *[b"no image"] * 4])

@@ -712,16 +712,26 @@ def test_what_another_pass_lacks_is_not_left_out_of_the_one_that_goes_on(damaged
 
 @pytest.mark.filterwarnings("default::forebay.SkippedRowsWarning")
 def test_a_warning_says_what_is_missing(damaged: fb.Dataset) -> None:
-    for stream in (
-        skipping(damaged),
-        skipping(damaged.repeat(2)),
-        damaged.to_torch(100, on_error="skip", max_skipped=0.5),
+    for stream, number in (
+        (skipping(damaged), "600"),
+        (skipping(damaged.repeat(2)), "1,200"),
+        (damaged.to_torch(100, on_error="skip", max_skipped=0.5), "600"),
+        (damaged.to_torch(100, on_error="skip", max_skipped=0.5, steps_per_epoch=50), "1,600"),
     ):
-        with pytest.warns(fb.SkippedRowsWarning, match="600 rows could not be read and were skipped") as told:
+        with pytest.warns(fb.SkippedRowsWarning, match=f"^{number} rows could not be read and were skipped") as told:
             for _ in stream:
                 pass
-        # At the loop.
-        assert {warned.filename for warned in told} == {__file__}
+        # Once for all passes, at the loop.
+        assert [warned.filename for warned in told] == [__file__]
+        assert f"{stream.stats()['rows_skipped']:,.0f}" == number
+
+
+@pytest.mark.filterwarnings("default::forebay.SkippedRowsWarning")
+def test_each_of_endless_passes_ends_with_a_warning(damaged: fb.Dataset) -> None:
+    batches = iter(skipping(damaged.repeat(), 500))
+    with pytest.warns(fb.SkippedRowsWarning) as told:
+        assert len(list(itertools.islice(batches, 9))) == 9
+    assert [str(warned.message).split()[0] for warned in told] == ["600", "1,200"]
 
 
 def test_an_epoch_whose_last_rows_are_missing_is_over_all_the_same(folder: Path) -> None:

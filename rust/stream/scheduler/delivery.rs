@@ -24,11 +24,11 @@ impl Scheduler {
             && let Some(Progress::Ready(_, bytes)) = self.batches.front().map(|batch| &batch.progress)
             && (taken.is_empty() || taken_bytes + bytes <= most.bytes)
             && let Some(planned) = self.batches.pop_front()
-            && let PlannedBatch { progress: Progress::Ready(batch, bytes), slice, num_skipped, .. } = planned
+            && let PlannedBatch { progress: Progress::Ready(batch, bytes), slice, skipped, .. } = planned
         {
             taken_bytes += bytes;
             self.last_bytes = bytes;
-            taken.push(Taken { batch, position: slice.next, num_skipped: num_skipped as u64 });
+            taken.push(Taken { batch, position: slice.next, skipped });
         }
         self.num_delivered += taken.len() as u64;
         self.num_ready -= taken.len();

@@ -4,6 +4,7 @@ use arrow_array::RecordBatch;
 
 use super::super::piece::{Gathered, PieceKey, PlannedBatch, PlannedRows, Progress, Resident, Stage, Task};
 use super::{Scheduler, Step, index_of};
+use crate::finish::Finished;
 use crate::plan::PieceId;
 use crate::reader::TooLarge;
 
@@ -114,7 +115,7 @@ impl Scheduler {
         let rows = if is_as_planned { rows } else { left_of(rows, &parts) };
         self.num_under_way += 1;
         let planned = &mut self.batches[index];
-        planned.num_skipped += num_planned - rows.len();
+        planned.skipped.rows += (num_planned - rows.len()) as u64;
         let (number, slice) = (self.num_delivered + index as u64, planned.slice);
         Some(Task::Gather { number, slice, sources, rows, may_be_view })
     }
@@ -164,7 +165,8 @@ impl Scheduler {
     ///
     /// A view counts as the rows it shows once its part may have been dropped, although it keeps the part alive until
     /// the consumer is done with it: of large parts, [few batches are views](Self::may_be_view).
-    pub(in crate::stream) fn gathered(&mut self, number: u64, batch: RecordBatch, is_view: bool) {
+    pub(in crate::stream) fn gathered(&mut self, number: u64, finished: Finished, is_view: bool) {
+        let Finished { batch, num_skipped } = finished;
         self.num_under_way -= 1;
         let index = index_of(number, self.num_delivered);
         let Some(planned) = self.batches.get(index) else { return };
@@ -177,6 +179,7 @@ impl Scheduler {
         self.ready_bytes += bytes;
         let planned = &mut self.batches[index];
         planned.progress = Progress::Ready(batch, bytes);
+        planned.skipped.images = num_skipped;
         for key in std::mem::take(&mut planned.pieces) {
             if let Some(resident) = self.residents.get_mut(&key) {
                 resident.num_users -= 1;

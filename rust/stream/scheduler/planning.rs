@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::super::Skipped;
 use super::super::piece::{PieceKey, PlannedBatch, PlannedRows, Progress, Resident, Stage, note_wanted, planned_bytes};
 use super::Scheduler;
 use super::gathering::MIN_READY_BATCHES;
@@ -81,12 +82,12 @@ impl Scheduler {
             Some(position) => *position = slice.next,
             None => drop(self.numbers.next()),
         }
-        let (mut finished, mut num_skipped) = (Vec::new(), 0);
+        let (mut finished, mut skipped) = (Vec::new(), Skipped::default());
         let (wanted, rows) = match self.visit_runs(&slice, &mut finished) {
             Some(runs) => self.want_runs(runs),
             None => {
                 let mut refs = self.visit(&slice, &mut finished);
-                num_skipped = self.holes.drop_missing(&mut refs, &self.plan);
+                skipped.rows = self.holes.drop_missing(&mut refs, &self.plan) as u64;
                 self.want(&refs)
             }
         };
@@ -101,7 +102,7 @@ impl Scheduler {
             note_wanted(&mut self.residents, &pieces, &rows);
         }
         let (num_rows, progress) = (rows.len(), Progress::Planned { rows, num_missing });
-        let batch = PlannedBatch { slice, num_rows, num_skipped, pieces, row_counts, expected, progress };
+        let batch = PlannedBatch { slice, num_rows, skipped, pieces, row_counts, expected, progress };
         self.budget.reserve(batch.planned_bytes());
         self.num_batch_pieces = batch.pieces.len();
         self.batches.push_back(batch);

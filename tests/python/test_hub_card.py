@@ -658,6 +658,21 @@ def test_a_downloaded_copy_is_used_without_the_network(hub, tmp_path, monkeypatc
     assert hub.count("cdn") == 0
 
 
+@pytest.mark.parametrize("kept", [0, 40])
+def test_a_downloaded_file_that_is_not_whole_is_read_from_the_hub(hub, tmp_path, monkeypatch, kept):
+    hub_library = pytest.importorskip("huggingface_hub")
+    repo = hub.create("org/cut", files())
+    folder = hub_library.snapshot_download("org/cut", repo_type="dataset", cache_dir=tmp_path / "hub")
+    for name in ("en/train-0.parquet", "README.md"):
+        blob = (Path(folder) / name).resolve()
+        blob.write_bytes(blob.read_bytes()[:kept])
+    for revision in (None, repo.sha):
+        assert fb.load_dataset("org/cut", "en", "train", revision=revision).num_rows == 9
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(fb.HubUnreachableError, match=r"`README.md`, which may say .*was not downloaded"):
+        fb.load_dataset("org/cut", "en", "train")
+
+
 def test_a_downloaded_copy_stands_in_for_a_hub_that_cannot_be_reached(hub, tmp_path, monkeypatch):
     hub_library = pytest.importorskip("huggingface_hub")
     repo = hub.create("org/fallen", files())

@@ -128,7 +128,7 @@ def _of_hub(place: Place, client: Client) -> Repository:
     root = f"hf://datasets/{place.id}@{commit}"
     copied = _Copy(client.settings.cache, place.id, commit)
     listed = {path: (f"{root}/{path}", size, tag) for path, size, tag in _files(entries, place)}
-    files: dict[str, File] = {path: copied.file(path) or file for path, file in listed.items()}
+    files: dict[str, File] = {path: copied.file(path, file[1]) or file for path, file in listed.items()}
 
     def text(path: str) -> str | None:
         return _text(client, place, path, commit, listed[path]) if path in listed else None
@@ -258,13 +258,14 @@ class _Copy:
         """Whether the Hub has answered a request for this file that it does not exist."""
         return (self.folder / ".no_exist" / self.commit / path).is_file()
 
-    def file(self, path: str) -> File | None:
-        """Returns a downloaded file; None if it was not downloaded."""
+    def file(self, path: str, size: int | None) -> File | None:
+        """Returns a downloaded file; None if it was not downloaded, or not completely."""
         if path.startswith("/") or ".." in path.split("/"):
             # The Hub's name would lead to another file of this machine.
             return None
         there = self.snapshot / path
-        return (str(there), None, None) if there.is_file() else None
+        is_whole = there.is_file() and (size is None or there.stat().st_size == size)
+        return (str(there), None, None) if is_whole else None
 
     def repository(self, place: Place, client: Client, why_copied: str | None = None) -> Repository:
         """Returns the files of the copy; known files that were not downloaded have their URI on the Hub."""
@@ -272,7 +273,7 @@ class _Copy:
         is_whole = self.is_whole
         if is_whole:
             remote = {path: self._remote(path, facts) for path, facts in self._tree().items()}
-            files = {path: self.file(path) or file for path, file in remote.items()}
+            files = {path: self.file(path, file[1]) or file for path, file in remote.items()}
         else:
             warnings.warn(
                 f"of `{self.id}` at `{self.commit}` only some files may have been downloaded; those are used",
@@ -282,12 +283,13 @@ class _Copy:
             files = {path.relative_to(self.snapshot).as_posix(): (str(path), None, None) for path in walked}
 
         def text(path: str) -> str | None:
-            there = self.snapshot / path
-            try:
-                if there.is_file():
-                    return there.read_bytes().decode()
-            except UnicodeDecodeError as error:
-                raise DataError(f"`{there}`: it is not UTF-8: {error}") from error
+            copied = self.file(path, remote[path][1] if path in remote else None)
+            if copied is not None:
+                there, _, _ = copied
+                try:
+                    return Path(there).read_bytes().decode()
+                except UnicodeDecodeError as error:
+                    raise DataError(f"`{there}`: it is not UTF-8: {error}") from error
             # If not all files are known, a README is expected to exist, but not the other `FILES`, which are rare.
             is_missing = not is_whole and path == card.README and not self._is_absent(path)
             if path not in remote and not is_missing:

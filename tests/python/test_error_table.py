@@ -430,7 +430,7 @@ HUB = {
         on_hub(lambda hub: hub.fail("api", 99, status=429)),
         fb.StoreTimeoutError,
         TimeoutError,
-        ("org/name", "for 0.3 seconds", "raise `hf_patience`", "storage_options"),
+        ("org/name", "more than 0.3 seconds", "raise `hf_patience`", "storage_options"),
     ),
     "a card that is no YAML": Case(
         on_hub(lambda hub: hub.create("org/name", {"README.md": b"---\nconfigs: [\n---\n", "x.parquet": WHOLE})),

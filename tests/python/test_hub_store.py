@@ -242,6 +242,14 @@ def test_requests_that_are_made_again_are_told_once(hub):
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize("patience", [None, "1 second"])
 def test_a_hub_that_was_never_reached_is_not_asked_for_long(monkeypatch, patience):
+def test_a_patience_that_the_next_pause_would_end_is_not_said_to_have_passed(hub):
+    hub.fail("api", 1000, status=500)
+    with pytest.raises(
+        fb.StoreTimeoutError, match=r"refused or failed .500.*next request would come after more than 0.5"
+    ):
+        open_train(storage_options={"hf_patience": "500ms"})
+
+
     monkeypatch.setattr("forebay.hub.client.FIRST_CONTACT", 0.5)
 
     def fail(*_arguments, **_options):

@@ -140,7 +140,10 @@ class Client:
                 self.was_reached = True
                 return answer
             if time.monotonic() + pause > started + self.patience:
-                failed = f"refused or failed for {self.patience:g} seconds ({said})"
+                failed = (
+                    f"refused or failed ({said}), and the next request would come after more than {self.patience:g} "
+                    "seconds"
+                )
                 if asked is not None and asked > self.patience:
                     failed = (
                         f"asks for {asked:g} seconds without requests ({said}), more than {self.patience:g} seconds"

@@ -94,7 +94,7 @@ pub(super) fn encode(splits: &[(&str, &Snapshot)], audience: Audience) -> Vec<u8
         let stores: Vec<usize> = snapshot.stores.iter().map(|store| place_of(&mut header, store, audience)).collect();
         for fragment in &snapshot.fragments {
             let Object { path, written, size_bytes, e_tag, .. } = &fragment.object;
-            if let Some(written) = written.as_ref().filter(|_| audience != Audience::Anybody) {
+            if let Some(written) = written.as_ref().filter(|text| !text.has_query() || audience != Audience::Anybody) {
                 header.written.push((header.objects.len(), hex(written.as_str())));
             }
             let store = stores[fragment.store];
@@ -180,7 +180,9 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Saved, String> {
     for (number, text) in header.written {
         let written = of_hex(&text).and_then(|text| Written::try_new(&text));
         let source = sources.get_mut(number).filter(|_| written.is_some());
-        source.ok_or_else(|| format!("object {number}: its URL is not valid"))?.object.written = written;
+        let source = source.ok_or_else(|| format!("object {number}: its URL is not valid"))?;
+        source.object.url = header.stores[source.store].0.url_as(&source.object.path, written.as_ref());
+        source.object.written = written;
     }
     let Header { stores, splits, fingerprints, commits, mut withheld, .. } = header;
     withheld.resize_with(stores.len(), Vec::new);
@@ -244,8 +246,8 @@ pub(super) async fn save(splits: &[(&str, &Snapshot)], uri: &str, options: &BTre
         return Err(Error::Uri { uri: location.text, reason });
     }
     let objects = || splits.iter().flat_map(|(_, snapshot)| &snapshot.fragments).map(|fragment| &fragment.object);
-    if let Some(Object { url, .. }) = objects().find(|object| object.written.is_some()) {
-        let reason = "a manifest cannot hold URLs with a query, which may be a signature, or with `%2F`";
+    if let Some(Object { url, .. }) = objects().find(|object| object.written.as_ref().is_some_and(Written::has_query)) {
+        let reason = "a manifest cannot hold URLs with a query, which may be a signature";
         return Err(Error::Uri { uri: url.clone(), reason: reason.into() });
     }
     let stores = splits.iter().flat_map(|(_, snapshot)| &snapshot.stores);

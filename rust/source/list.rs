@@ -89,7 +89,7 @@ async fn head(connection: &Connection, location: &Location) -> Result<Vec<Listed
 /// Returns the object that the location names.
 fn named(location: &Location, size_bytes: Option<u64>, e_tag: Option<String>) -> Listed {
     let relative = location.path.filename().unwrap_or_default().to_owned();
-    let url = location.store.url_of(&location.path);
+    let url = location.url();
     let (path, written) = (location.path.clone(), location.written.clone());
     Listed { object: Object { path, url, written, size_bytes, e_tag }, relative }
 }

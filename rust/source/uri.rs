@@ -12,6 +12,9 @@ use crate::secrets;
 
 const AZURE_SCHEMES: [&str; 7] = ["az", "adl", "azure", "abfs", "abfss", "wasb", "wasbs"];
 
+/// Characters of patterns.
+const SPECIAL: [char; 4] = ['*', '?', '[', '{'];
+
 /// Identifies a store: sources with equal keys share a client.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum StoreKey {
@@ -43,6 +46,14 @@ impl StoreKey {
                 let (slashes, after) = after.split_at(after.len() - after.trim_start_matches('/').len());
                 format!("{before}://{slashes}{path}{after}")
             }
+        }
+    }
+
+    /// Returns the URL of an object as it was `written`, without a query, which may be a signature.
+    pub(crate) fn url_as(&self, path: &Path, written: Option<&Written>) -> String {
+        match (self, written.filter(|written| !written.has_query())) {
+            (Self::Http(root), Some(written)) => format!("{root}{}", written.as_str()),
+            _ => self.url_of(path),
         }
     }
 
@@ -161,7 +172,7 @@ impl Location {
 
     /// Returns the URL of the object or folder as people write it.
     pub(crate) fn url(&self) -> String {
-        self.store.url_of(&self.path)
+        self.store.url_as(&self.path, self.written.as_ref())
     }
 
     fn local(text: &str, path: &str) -> Result<Self> {
@@ -205,7 +216,11 @@ impl Location {
         }
         let (key, query) = key.split_once('?').map_or((key, None), |(key, query)| (key, Some(query)));
         if root.contains('?') || key.is_empty() || key.ends_with('/') || is_glob(key) {
-            return Err(refused(shown, "HTTP has no folder listings and no patterns; list the files' URLs instead"));
+            let hint = key.chars().find(|character| SPECIAL.contains(character)).map_or_else(String::new, |special| {
+                format!("; write `{special}` in a name as `%{:X}`", u32::from(special))
+            });
+            let reason = format!("HTTP has no folder listings and no patterns; list the files' URLs instead{hint}");
+            return Err(refused(shown, &reason));
         }
         let path = Path::from_url_path(key).map_err(|error| refused(shown, &error.to_string()))?;
         if path.as_ref().is_empty() {
@@ -213,9 +228,7 @@ impl Location {
         }
         let written = match query.filter(|query| !query.is_empty()) {
             Some(query) => Some(format!("/{key}?{query}")),
-            // Slashes in the key and in the URL would not match.
-            None if key.starts_with('/') || key.to_ascii_lowercase().contains("%2f") => Some(format!("/{key}")),
-            None => None,
+            None => as_written(&root, key, &path),
         };
         let no_url = "it holds a space, a quote or another character that is not allowed in a URL; write it as `%20` \
                       or the like";
@@ -279,7 +292,7 @@ impl Location {
     fn from_key(text: &str, store: StoreKey, key: &str, is_folder: bool) -> Result<Self> {
         let key = key.trim_matches('/');
         let (plain, glob) = if is_glob(key) {
-            let special = key.find(['*', '?', '[', '{']).unwrap_or(0);
+            let special = key.find(SPECIAL).unwrap_or(0);
             (key[..special].rsplit_once('/').map_or("", |(folder, _)| folder), Some(key.to_owned()))
         } else {
             (key, None)
@@ -295,6 +308,16 @@ fn is_native(scheme: &str) -> bool {
     scheme.is_empty() || NATIVE.contains(&scheme) || AZURE_SCHEMES.contains(&scheme)
 }
 
+/// Returns the path of a URL as it is written, unless that is what the client sends for the key: it escapes only what
+/// it must, while a server may tell `%2B` from `+`, and a slash from `%2F`.
+fn as_written(root: &str, key: &str, path: &Path) -> Option<String> {
+    let mut sent = Url::parse(root).ok()?;
+    // In a URL, a backslash would become a slash.
+    let written = Url::parse(&format!("{root}/{}", key.replace('\\', "%5C"))).ok()?;
+    sent.path_segments_mut().ok()?.extend(path.parts());
+    (!written.path().eq_ignore_ascii_case(sent.path())).then(|| written.path().to_owned())
+}
+
 /// Escapes characters that have a meaning in a URL or a pattern.
 fn escaped(key: &str) -> String {
     let escape = |character: char| match character {
@@ -305,7 +328,7 @@ fn escaped(key: &str) -> String {
 }
 
 fn is_glob(key: &str) -> bool {
-    key.contains(['*', '?', '[', '{'])
+    key.contains(SPECIAL)
 }
 
 /// Resolves `..` as the system does: after following links, as far as folders exist.
@@ -351,15 +374,28 @@ mod tests {
 
     #[test]
     fn the_url_of_a_file_on_the_web_leads_to_it_again() {
-        for url in
-            ["https://host/a b/x%2A%5B1%5D.parquet", "https://host/100%25%3Fx%23y%7Bz.parquet", "http://h/ü+=1.parquet"]
-        {
+        for (url, again) in [
+            ("https://host/a b/x%2A%5B1%5D.parquet", "https://host/a%20b/x%2A%5B1%5D.parquet"),
+            ("https://host/100%25%3Fx%23y%7Bz.parquet", "https://host/100%25%3Fx%23y%7Bz.parquet"),
+            ("http://h/ü+=1.parquet", "http://h/ü+=1.parquet"),
+        ] {
             let location = parse(url);
-            assert_eq!(
-                (location.url().as_str(), parse(&location.url()).path),
-                (url.replace("%5D", "]").as_str(), location.path)
-            );
+            assert_eq!((location.url().as_str(), parse(&location.url()).path), (again, location.path));
         }
+    }
+
+    #[test]
+    fn what_a_server_may_tell_apart_is_sent_as_it_is_written() {
+        let written = |key: &str| parse(&format!("https://host/d/{key}")).written.map(|text| text.as_str().to_owned());
+        for escape in ["%2B", "%5B1%5D", "%7C", "%3B", "%26", "%3D", "%40", "%2C", "%24", "%21", "%27", "%5E", "%3A"] {
+            assert_eq!(written(&format!("a{escape}")), Some(format!("/d/a{escape}")));
+        }
+        assert_eq!(written("a b%2B\\c").as_deref(), Some("/d/a%20b%2B%5Cc"));
+        for plain in ["a b", "a%20b", "%c3%bc", "ü%20", "100%25", "%23%3F%7B", "a+b", "a|b", "a\\%20b"] {
+            assert_eq!(written(plain), None, "{plain}");
+        }
+        let refused = Location::parse("https://host/a[1].parquet").unwrap_err().to_string();
+        assert!(refused.ends_with("list the files' URLs instead; write `[` in a name as `%5B`"), "{refused}");
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl WholeObject {
 
     /// Returns the object's name as people write it.
     pub fn url(&self) -> String {
-        self.location.store.url_of(&self.location.path)
+        self.location.url()
     }
 
     /// Reads the object.

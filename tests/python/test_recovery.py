@@ -7,6 +7,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import re
 import shutil
 import socket
 import ssl
@@ -354,6 +355,35 @@ def test_a_slash_that_is_encoded_is_sent_so():
     with FaultProxy(AsWritten(objects)) as web:
         for path, first in first_ids.items():
             assert ids(fb.load_dataset(f"{web.url}{path}", split="train"))[0] == first
+
+
+@pytest.mark.parametrize("name", ["a%2Bb", "a%5B1%5D", "a%3Bb%2Cc%20d", "a b%2B", "%c3%a9%3D"])
+def test_what_is_encoded_is_sent_as_it_is_written(tmp_path, name):
+    sent = f"/{name.replace(' ', '%20')}.parquet"
+    with FaultProxy(AsWritten({sent.encode().hex(): BODY})) as web:
+        url = f"{web.url}/{name}.parquet"
+        ds = fb.load_dataset(url, split="train")
+        ds.save_manifest(tmp_path / "m.forebay")
+        named = fb.load_dataset("parquet", data_files={"train": url}, split="train")
+        saved = fb.load_dataset(str(tmp_path / "m.forebay"), split="train")
+        for again in (ds, named, saved, pickle.loads(pickle.dumps(ds))):
+            assert ids(again) == list(range(NUM_ROWS))
+        named.batches(10).load_state_dict(ds.batches(10).state_dict())
+        with pytest.raises(fb.SettingError, match=f"`{re.escape(web.url + sent)}` is in the sources twice"):
+            fb.load_dataset([url, url], split="train")
+
+
+def test_a_name_that_looks_like_a_pattern_says_how_to_write_it(proxy):
+    with pytest.raises(fb.SettingError, match=r"list the files' URLs instead; write `\[` in a name as `%5B`"):
+        fb.load_dataset(f"{proxy.url}/x[12].parquet", split="train")
+
+
+def test_a_state_is_good_however_a_name_is_written():
+    names = ["a%2Bb.parquet", "a+b.parquet"]
+    objects = {f"/{name}".encode().hex(): BODY for name in names}
+    with FaultProxy(AsWritten(objects)) as web:
+        first, second = (fb.load_dataset(f"{web.url}/{name}", split="train").batches(10) for name in names)
+        second.load_state_dict(first.state_dict())
 
 
 class WithoutTags(Objects):

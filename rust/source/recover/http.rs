@@ -51,6 +51,11 @@ impl Written {
         &self.0
     }
 
+    /// Returns whether there is more than a path.
+    pub(crate) fn has_query(&self) -> bool {
+        self.0.contains('?')
+    }
+
     /// Returns options that request the object by this text, if given, and otherwise by its key.
     pub(crate) fn options(written: Option<&Self>) -> GetOptions {
         let mut options = GetOptions::default();

@@ -386,6 +386,24 @@ def test_a_state_is_good_however_a_name_is_written():
         second.load_state_dict(first.state_dict())
 
 
+@pytest.mark.parametrize("status", [None, 404, 429])
+def test_a_target_of_a_redirect_that_fails_is_named(proxy, status):
+    with FaultProxy(Objects({})) as elsewhere:
+        elsewhere.faults = [Fault(status=status, times=None)]
+        target = elsewhere.url
+        if status is None:
+            elsewhere.faults = [Fault(cut_after=-1, times=None)]
+        headers = {"Location": f"{target}/x.parquet?X-Amz-Signature=s3cr3t"}
+        proxy.faults = [Fault(status=302, headers=headers, times=None)]
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            with pytest.raises(fb.ForebayError) as caught:
+                fb.load_dataset(f"{proxy.url}/x.parquet", split="train", storage_options={"retry_for": "500ms"})
+        for text in (str(caught.value), *(str(warned.message) for warned in told)):
+            assert f"it redirects to `{target}`" in text, text
+            assert "s3cr3t" not in text
+
+
 class WithoutTags(Objects):
     """Objects without e-tags, which may tell when they were changed."""
 

@@ -12,6 +12,7 @@ use reqwest::header::{
     LAST_MODIFIED, RETRY_AFTER,
 };
 
+use super::redirect::Elsewhere;
 use super::trouble::{Kind, Trouble};
 use crate::secrets::{Sent, redacted};
 
@@ -81,9 +82,15 @@ pub(super) async fn check(range: Option<&str>, mut response: HttpResponse) -> Re
         let (head, body) = response.into_parts();
         let said = beginning(head.extensions.get(), body).await;
         let kind = kind_of(head.status).or_else(|| kind_of_code(element(&said, "Code")?));
-        return match kind {
-            Some(kind) => Err(failure(kind, head.status, &head.headers, &said)),
-            None => Ok(HttpResponse::from_parts(head, said.into())),
+        let elsewhere: Option<&Elsewhere> = head.extensions.get();
+        return match (kind, elsewhere) {
+            (Some(kind), None) => Err(failure(kind, head.status, &head.headers, &said)),
+            (Some(kind), Some(to)) => Err(to.explain(failure(kind, head.status, &head.headers, &said))),
+            (None, None) => Ok(HttpResponse::from_parts(head, said.into())),
+            (None, Some(to)) => {
+                let said = if said.is_empty() { to.to_string() } else { format!("{to}: {said}") };
+                Ok(HttpResponse::from_parts(head, said.into()))
+            }
         };
     }
     tidy(response.headers_mut());

@@ -4,7 +4,9 @@
 //! origin. Elsewhere, where a store's signature would be useless, only the description of the wanted data is sent, and
 //! never the previous URL, which may be signed.
 
-use object_store::client::{HttpRequest, HttpResponse};
+use std::fmt;
+
+use object_store::client::{HttpError, HttpRequest, HttpResponse};
 use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE,
     LOCATION, RANGE,
@@ -25,6 +27,39 @@ const REDIRECTS: [StatusCode; 5] = [
 /// Headers that say what is wanted, not who wants it.
 const WANTED: [HeaderName; 7] =
     [ACCEPT, ACCEPT_ENCODING, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE];
+
+/// The origin that a request was redirected to, without what may be secret.
+#[derive(Debug, Clone)]
+pub(super) struct Elsewhere(String);
+
+impl Elsewhere {
+    /// Returns the origin of `next`, unless it is that of the `last` request.
+    pub(super) fn of(last: &HttpRequest, next: &HttpRequest) -> Option<Self> {
+        let origin = |request: &HttpRequest| Url::parse(&request.uri().to_string()).ok().map(|url| url.origin());
+        let next = origin(next)?;
+        (origin(last).as_ref() != Some(&next)).then(|| Self(next.ascii_serialization()))
+    }
+
+    /// Adds it to a failure, which is not of the server that was asked.
+    pub(super) fn explain(&self, source: HttpError) -> HttpError {
+        HttpError::new(source.kind(), Redirected { said: self.to_string(), source })
+    }
+}
+
+impl fmt::Display for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it redirects to `{}`", self.0)
+    }
+}
+
+/// The target of a redirect failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{said}")]
+struct Redirected {
+    said: String,
+    #[source]
+    source: HttpError,
+}
 
 /// Returns the request that a response asks to make instead. Only reads are redirected: writes and requests for
 /// credentials are meant for the original recipient.
@@ -99,6 +134,17 @@ mod tests {
             let next = redirected(Method::HEAD, 302, here).unwrap();
             assert_eq!((next.headers().len(), next.method()), (6, &Method::HEAD), "{here}");
         }
+    }
+
+    #[test]
+    fn who_failed_is_known_by_its_origin() {
+        let elsewhere = |location: &str| {
+            let next = redirected(Method::GET, 307, location).unwrap();
+            Elsewhere::of(&request(Method::GET), &next).map(|elsewhere| elsewhere.to_string())
+        };
+        assert_eq!(elsewhere("https://store.test:443/y"), None);
+        let expected = "it redirects to `http://cdn.test:81`";
+        assert_eq!(elsewhere("http://me:s3cr3t@cdn.test:81/y?sig=s3cr3t").as_deref(), Some(expected));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use reqwest::tls::Certificate;
 use url::Url;
 
 use super::connect::{Trust, connect, proxy_of};
-use super::redirect;
+use super::redirect::{self, Elsewhere};
 use super::trouble::{Astray, causes, is_of_certificates};
 use crate::error::Result;
 use crate::secrets::Sent;
@@ -53,24 +53,35 @@ impl Transport {
         Ok(Self { plain, secure: OnceLock::new(), options, certificate })
     }
 
-    /// Makes a request, and those that it is redirected to. Unsuccessful responses come with what was [`Sent`].
+    /// Makes a request, and those that it is redirected to. Unsuccessful responses come with what was [`Sent`], and to
+    /// whom, if that is [`Elsewhere`].
     pub(super) async fn execute(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let mut num_redirects = 0;
+        let (mut num_redirects, mut elsewhere) = (0, None::<Elsewhere>);
         loop {
-            let mut response = self.send(request.clone()).await?;
+            let sent = self.send(request.clone()).await;
+            let mut response = sent.map_err(|error| match &elsewhere {
+                Some(elsewhere) => elsewhere.explain(error),
+                None => error,
+            })?;
             if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED
                 && let Some(proxy) = proxy_of(&self.options, request.uri().scheme_str().unwrap_or_default())
             {
                 return Err(refused_by(&proxy));
             }
             match redirect::next(&request, &response).filter(|_| num_redirects < MOST_REDIRECTS) {
-                Some(next) => request = next,
+                Some(next) => {
+                    elsewhere = Elsewhere::of(&request, &next).or(elsewhere);
+                    request = next;
+                }
                 None => {
                     if let Some(astray) = redirect::astray(&request, &response, num_redirects) {
                         return Err(HttpError::new(HttpErrorKind::Unknown, astray));
                     }
                     if !response.status().is_success() {
                         response.extensions_mut().insert(Sent::new(request.uri().query(), request.headers()));
+                        if let Some(elsewhere) = elsewhere {
+                            response.extensions_mut().insert(elsewhere);
+                        }
                     }
                     return Ok(response);
                 }

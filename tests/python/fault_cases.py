@@ -160,6 +160,12 @@ def with_weak_tag(answer: Answer) -> None:
     answer.headers["etag"] = f"W/{answer.headers['etag']}"
 
 
+def with_units_in_capitals(answer: Answer) -> None:
+    """Writes the units of ranges as nobody does, and may."""
+    if "content-range" in answer.headers:
+        answer.headers["content-range"] = answer.headers["content-range"].replace("bytes", "Bytes")
+
+
 def a_page(answer: Answer) -> None:
     """Answers what gateways answer to those who are not logged in."""
     answer.status, answer.body = 200, PAGE
@@ -222,6 +228,10 @@ CASES: dict[str, Case] = {
     "another Content-Range": passes(edit=fault_edits.shifted_range(3)),
     "no Content-Range": passes(edit=fault_edits.with_header("content-range", None)),
     "a Content-Range of no meaning": passes(edit=fault_edits.with_header("content-range", "bytes 5-2/x")),
+    "a Content-Range in capitals": passes(edit=with_units_in_capitals, times=None, skip=0),
+    "202": passes(status=202, times=2),
+    "203": passes(status=203),
+    "204": passes(status=204, times=2),
     "range ignored": passes(hide=("range",)),
     "a page in the place of bytes": passes(edit=a_page),
     "a mixture": Case(mixture),
@@ -255,6 +265,9 @@ CASES: dict[str, Case] = {
         fb.StoreError,
         words=about_bytes(r"answered bytes=\d+-\d+ with `no `Content-Range"),
         edit=fault_edits.with_header("content-range", None),
+    ),
+    "204 for ever": stays(
+        fb.StoreError, words=about_bytes("answered 204 No Content when asked for bytes="), status=204
     ),
     "doubled bytes for ever": stays(
         fb.StoreError, words=about_bytes(r"announced \d+ bytes for `bytes \d"), edit=fault_edits.doubled(9)

@@ -102,10 +102,13 @@ pub(super) async fn check(range: Option<&str>, mut response: HttpResponse) -> Re
         return Ok(HttpResponse::from_parts(head, String::new().into()));
     }
     match check_range(range, response.status(), response.headers()) {
-        Ok(None) => Ok(response),
-        Ok(Some(num_bytes)) => {
-            // Clients want it said twice.
-            response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(num_bytes));
+        Ok((first, last, size)) => {
+            let headers = response.headers_mut();
+            // Clients want it said twice, and in one form.
+            headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(last - first + 1));
+            if let Ok(content_range) = HeaderValue::try_from(format!("bytes {first}-{last}/{size}")) {
+                headers.insert(CONTENT_RANGE, content_range);
+            }
             Ok(response)
         }
         Err(said) => Err(wrong(said)),
@@ -234,8 +237,9 @@ pub(super) fn reason(body: &str) -> String {
     }
 }
 
-/// Checks that a response has the requested bytes and the length it claims; returns their number, if known.
-fn check_range(range: &str, status: StatusCode, headers: &HeaderMap) -> Result<Option<u64>, String> {
+/// Checks that a response has the requested bytes and the length it claims; returns their first, their last, and the
+/// size of the object.
+fn check_range(range: &str, status: StatusCode, headers: &HeaderMap) -> Result<(u64, u64, u64), String> {
     if status == StatusCode::OK {
         return Err(match is_page(headers) {
             true => format!("it sent a page of HTML when asked for {range}"),
@@ -246,7 +250,7 @@ fn check_range(range: &str, status: StatusCode, headers: &HeaderMap) -> Result<O
         });
     }
     if status != StatusCode::PARTIAL_CONTENT {
-        return Ok(None);
+        return Err(format!("it answered {status} when asked for {range}"));
     }
     let answered = text(headers, &CONTENT_RANGE).unwrap_or("no `Content-Range`");
     let parsed = parse(answered).ok_or_else(|| format!("it answered {range} with `{answered}`"))?;
@@ -260,7 +264,7 @@ fn check_range(range: &str, status: StatusCode, headers: &HeaderMap) -> Result<O
         (Some(length), _) if length != num_bytes => Err(format!("it announced {length} bytes for `{answered}`")),
         // If the length matches the range, the object itself is encoded: stores repeat the header they were given.
         (None, Some(coding)) => Err(format!("it answered {range} with encoded bytes (`{coding}`)")),
-        _ => Ok(Some(num_bytes)),
+        _ => Ok(parsed),
     }
 }
 
@@ -298,9 +302,9 @@ mod tests {
         pairs.iter().map(|(name, value)| ((*name).clone(), HeaderValue::from_str(value).unwrap())).collect()
     }
 
-    fn checked(range: &str, content_range: &str, length: &str) -> Result<Option<u64>, String> {
+    fn checked(range: &str, content_range: &str, length: &str) -> Result<u64, String> {
         let headers = headers(&[(&CONTENT_RANGE, content_range), (&CONTENT_LENGTH, length)]);
-        check_range(range, StatusCode::PARTIAL_CONTENT, &headers)
+        check_range(range, StatusCode::PARTIAL_CONTENT, &headers).map(|(first, last, _)| last - first + 1)
     }
 
     #[test]
@@ -312,7 +316,7 @@ mod tests {
             ("bytes=-5", "bytes 15-19/20", "5"),
             ("bytes=-50", "bytes 0-19/20", "20"),
         ] {
-            assert_eq!(checked(range, content_range, length), Ok(length.parse().ok()), "{range}");
+            assert_eq!(checked(range, content_range, length), Ok(length.parse().unwrap()), "{range}");
         }
     }
 
@@ -335,6 +339,10 @@ mod tests {
         let page = headers(&[(&CONTENT_TYPE, "text/html; charset=utf-8")]);
         let page = check_range("bytes=5-9", StatusCode::OK, &page).unwrap_err();
         assert!(page.contains("a page of HTML"), "{page}");
+        for status in [202, 203, 204].map(|status| StatusCode::from_u16(status).unwrap()) {
+            let other = check_range("bytes=5-9", status, &HeaderMap::new()).unwrap_err();
+            assert!(other.contains(status.as_str()), "{other}");
+        }
         let bare = check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &HeaderMap::new()).unwrap_err();
         assert!(bare.contains("no `Content-Range`"), "{bare}");
     }
@@ -373,10 +381,14 @@ mod tests {
         let said = check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &answer).unwrap_err();
         assert!(said.contains("encoded bytes (`gzip`)"), "{said}");
         answer.insert(CONTENT_LENGTH, HeaderValue::from(5));
-        assert_eq!(check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &answer), Ok(Some(5)), "as they are stored");
+        assert_eq!(
+            check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &answer),
+            Ok((5, 9, 20)),
+            "as they are stored"
+        );
         answer.remove(CONTENT_LENGTH);
         answer.insert(CONTENT_ENCODING, HeaderValue::from_static("Identity"));
-        assert_eq!(check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &answer), Ok(Some(5)));
+        assert_eq!(check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &answer), Ok((5, 9, 20)));
     }
 
     #[test]

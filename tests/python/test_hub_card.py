@@ -444,7 +444,7 @@ def test_a_card_that_is_not_the_one_of_the_commit_is_an_error(hub):
     """Without its configurations a dataset has other rows."""
     hub.create("org/cards", files())
     page = {"headers": {"Content-Type": "text/html"}, "body": b"<html>down for maintenance</html>"}
-    hub.fail("resolve", 1, where="README", status=200, **page)
+    hub.fail("resolve", 3, where="README", status=200, **page)
     with pytest.raises(fb.StoreError, match=r"org/cards/README.md`: the Hub lists \d+ bytes and sent 33, as text/html"):
         fb.load_dataset("org/cards")
     hub.fail("resolve", 1, where="README", status=404, headers={"X-Error-Code": "EntryNotFound"})

@@ -11,6 +11,7 @@ import ssl
 import sys
 import time
 import urllib.request
+import warnings
 
 import pyarrow as pa
 import pytest
@@ -128,6 +129,8 @@ def test_patterns_below_a_folder_of_the_hub_are_its_files():
     assert ids(fb.load_dataset("parquet", data_files=["2.parquet", "0.parquet"], **folder))[999:1001] == [2999, 0]
 
 
+PAGE = {"headers": {"Content-Type": "text/html"}, "body": b"<html>Log in.</html>"}
+
 FAULTS = {
     "a CDN that fails": [("cdn", {"times": 3, "status": 503})],
     "a CDN that refuses": [("cdn", {"times": 2, "status": 429})],
@@ -141,12 +144,23 @@ FAULTS = {
     ],
     "an API quota that is used up": [("api", {"times": 1, "status": 429, "headers": {"RateLimit": '"api";r=0;t=0'}})],
     "a signature that is refused": [("cdn", {"times": 1, "status": 403})],
-    "a page in the place of bytes": [
-        ("cdn", {"times": 2, "status": 200, "headers": {"Content-Type": "text/html"}, "body": b"<html>Log in.</html>"})
-    ],
+    "a page in the place of bytes": [("cdn", {"times": 2, "status": 200, **PAGE})],
+    "no content in the place of bytes": [("cdn", {"times": 2, "status": 204})],
     "nothing in the place of bytes": [("cdn", {"times": 2, "status": 200})],
     "a part that does not say of what": [("cdn", {"times": 2, "status": 206, "body": b"x"})],
     "an answer of the API that breaks off": [("api", {"times": 2, "cut_after": 20})],
+    "a page in the place of the API": [("api", {"times": 2, "status": 200, **PAGE})],
+    "no list and no commit of the API": [("api", {"times": 2, "status": 200, "body": b'{"error": "later"}'})],
+    "a page in the place of the card": [("resolve", {"times": 2, "status": 200, "where": "README", **PAGE})],
+    "a page in the place of a file": [("resolve", {"times": 2, "status": 200, "where": ".parquet", **PAGE})],
+    "nothing in the place of a file": [("resolve", {"times": 2, "status": 200, "where": ".parquet"})],
+    "nothing with a tag in the place of a file": [
+        ("resolve", {"times": 1, "status": 200, "where": ".parquet", "headers": {"ETag": '"x"'}})
+    ],
+    "no content in the place of a file": [("resolve", {"times": 2, "status": 204, "where": ".parquet"})],
+    "a part in the place of a file that does not say of what": [
+        ("resolve", {"times": 2, "status": 206, "where": ".parquet", "headers": {"ETag": '"x"'}, "body": b"x"})
+    ],
 }
 
 
@@ -157,6 +171,8 @@ def test_an_epoch_is_exact_through_a_fault(hub, faults):
     dataset = open_train()
     for kind, what in faults:
         hub.fail(kind, **what)
+        if what.get("where") == ".parquet":
+            hub.expire_urls()
     assert ids(dataset) == list(range(NUM_ROWS))
     assert sorted(ids(dataset.shuffle(1))) == list(range(NUM_ROWS))
     assert all(fault.times == 0 or fault.kind != "cdn" for fault in hub.faults)
@@ -226,6 +242,14 @@ def test_a_wait_that_is_asked_for_and_takes_too_long_is_said(hub):
         open_train()
 
 
+def test_a_patience_that_the_next_pause_would_end_is_not_said_to_have_passed(hub):
+    hub.fail("api", 1000, status=500)
+    with pytest.raises(
+        fb.StoreTimeoutError, match=r"refused or failed .500.*next request would come after more than 0.5"
+    ):
+        open_train(storage_options={"hf_patience": "500ms"})
+
+
 def test_an_answer_of_the_api_that_comes_byte_by_byte_is_bounded_by_the_patience(hub):
     hub.fail("api", 1, status=200, body=b" " * 2000, bytes_per_second=200)
     with pytest.raises(fb.StoreTimeoutError, match="the answer takes too long"):
@@ -242,14 +266,6 @@ def test_requests_that_are_made_again_are_told_once(hub):
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize("patience", [None, "1 second"])
 def test_a_hub_that_was_never_reached_is_not_asked_for_long(monkeypatch, patience):
-def test_a_patience_that_the_next_pause_would_end_is_not_said_to_have_passed(hub):
-    hub.fail("api", 1000, status=500)
-    with pytest.raises(
-        fb.StoreTimeoutError, match=r"refused or failed .500.*next request would come after more than 0.5"
-    ):
-        open_train(storage_options={"hf_patience": "500ms"})
-
-
     monkeypatch.setattr("forebay.hub.client.FIRST_CONTACT", 0.5)
 
     def fail(*_arguments, **_options):
@@ -361,13 +377,12 @@ def test_who_a_signed_url_redirects_to_does_not_hear_it(hub):
 
 
 def test_a_page_of_html_is_no_answer(hub):
-    page = {"headers": {"Content-Type": "text/html"}, "body": b"<html>down for maintenance</html>"}
-    hub.fail("api", 1, status=200, **page)
+    hub.fail("api", 3, status=200, **PAGE)
     with pytest.raises(fb.StoreError, match=r"text/html, not with JSON; is `HF_ENDPOINT` a Hub"):
         open_train()
     dataset = open_train()
     hub.expire_urls()
-    hub.fail("resolve", 3, status=200, **page)
+    hub.fail("resolve", 1000, status=200, **PAGE)
     with pytest.raises(fb.StoreError, match="HTML"):
         ids(dataset)
     hub.faults.clear()
@@ -395,6 +410,34 @@ def test_the_same_part_for_ever_is_an_error_of_the_store(hub):
     assert time.monotonic() - start < PATIENCE / 10
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"status": 200}, {"status": 204}, {"status": 206, "body": b"x"}, {"status": 200, **PAGE}]
+)
+def test_wrong_answers_for_ever_in_the_place_of_a_file_are_an_error_and_not_remembered(hub, wrong):
+    dataset = open_train()
+    hub.expire_urls()
+    hub.fail("resolve", 1000, **wrong)
+    start = time.monotonic()
+    with pytest.raises(fb.StoreError, match=f"the Hub answered (with a page of HTML|{wrong['status']})") as caught:
+        ids(dataset)
+    assert not isinstance(caught.value, fb.ObjectChangedError)
+    assert time.monotonic() - start < PATIENCE / 10
+    hub.faults.clear()
+    assert ids(dataset) == list(range(NUM_ROWS))
+
+
+def test_a_file_that_the_hub_begins_to_send_from_elsewhere_is_found_there(hub):
+    hub.create("org/small", {"data.geoparquet": ids_file(0, 70)})
+    dataset = fb.load_dataset("org/small", split="train")
+    hub.has_resolve_cache = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ids(dataset) == [*range(70)]
+        assert ids(fb.load_dataset("org/small", split="train")) == [*range(70)]
+        hub.has_resolve_cache = False
+        assert ids(dataset) == [*range(70)]
+
+
 def test_a_list_without_an_end_is_an_error(hub):
     hub.create_bucket("org/bucket", {"x.parquet": ids_file(0, 70)})
     fb.load_dataset("hf://buckets/org/bucket", split="train")
@@ -405,7 +448,7 @@ def test_a_list_without_an_end_is_an_error(hub):
 
 
 def test_an_answer_that_is_too_deep_or_too_long_is_an_error(hub, monkeypatch):
-    hub.fail("api", 1, status=200, body=b"[" * 100_000 + b"]" * 100_000)
+    hub.fail("api", 3, status=200, body=b"[" * 100_000 + b"]" * 100_000)
     with pytest.raises(fb.StoreError, match="not with JSON"):
         open_train()
     monkeypatch.setattr("forebay.hub.transport._MAX_BYTES", 100)

@@ -8,7 +8,7 @@ import re
 import time
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from forebay._lib import __version__
@@ -24,9 +24,11 @@ from forebay.exceptions import (
 from forebay.hub.errors import refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from forebay.hub.settings import Settings
+
+T = TypeVar("T")
 
 PATIENCE = 600.0
 """Seconds for which requests are retried. The Hub's quotas are per five minutes."""
@@ -38,6 +40,9 @@ there is no network."""
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 10.0
 _MAX_REDIRECTS = 5
+_MAX_WRONG = 3
+"""Wrong answers to one request after which it is given up, as for the store."""
+
 _ASK_LONGER = "; `hf_patience` in `storage_options` says how long to try"
 
 
@@ -95,14 +100,17 @@ class Client:
         self.known: dict[tuple[str | None, ...], Any] = {}
         """Earlier look-ups, as many files may be named one by one."""
 
-    def get(self, path: str, what: str, revision: str | None = None) -> Answer:
-        """Returns the answer for a path, or a whole URL; `what` is the dataset, for messages.
+    def get(self, path: str, what: str, read: Callable[[Answer], T], revision: str | None = None) -> T:
+        """Returns what `read` makes of the answer for a path, or a whole URL; `what` is the dataset, for messages.
+
+        A `StoreError` of `read` means that the answer is wrong: it is requested again, a few times.
 
         Raises:
             HubUnreachableError: offline mode is set, or there is no connection.
             StoreTimeoutError: the Hub refused or failed for too long.
             DatasetNotFoundError: there is no such repository or revision, or this user may not see it.
             NotFoundError: there is no such file.
+            StoreError: every answer was wrong.
         """
         url = urljoin(self.settings.endpoint + "/", path.lstrip("/")) if "://" not in path else path
         if self.settings.is_offline:
@@ -113,7 +121,7 @@ class Client:
         from forebay.hub.transport import Failure, Refusal, proxy_of
 
         started = time.monotonic()
-        num_failed = 0
+        num_failed = num_wrong = 0
         while True:
             num_failed += 1
             pause, asked = min(_FIRST_PAUSE * 2 ** (num_failed - 1), _LONGEST_PAUSE), None
@@ -138,7 +146,13 @@ class Client:
                     ) from failure.__cause__
             else:
                 self.was_reached = True
-                return answer
+                try:
+                    return read(answer)
+                except StoreError as wrong:
+                    num_wrong += 1
+                    if num_wrong == _MAX_WRONG or time.monotonic() + pause > started + self.patience:
+                        raise
+                    said = str(wrong)
             if time.monotonic() + pause > started + self.patience:
                 failed = (
                     f"refused or failed ({said}), and the next request would come after more than {self.patience:g} "
@@ -207,16 +221,13 @@ class Client:
             if url in seen:
                 raise StoreError(f"the Hub's list at `{url}` has no end: its pages lead back to it")
             seen.add(url)
-            answer = self._page(url, what)
-            items = answer.json()
-            if not isinstance(items, list):
-                raise StoreError(f"the Hub answered `{answer.url}` with {type(items).__name__}, not with a list")
+            items, url = self._page(url, what)
             yield from items
-            url = _next_of(", ".join(answer.headers.get_all("Link") or ()))
 
-    def _page(self, url: str, what: str) -> Answer:
+    def _page(self, url: str, what: str) -> tuple[list[Any], str | None]:
+        """Returns the items of a page, and the URL of the next one."""
         try:
-            return self.get(url, what)
+            return self.get(url, what, _items_of)
         except DatasetNotFoundError:
             where, endpoint = urlsplit(url), self.settings.endpoint
             if not where.netloc or _origin(url) == _origin(endpoint):
@@ -225,6 +236,13 @@ class Client:
                 f"`{what}`: its list goes on at `{where.scheme}://{where.netloc}`, which gets no token, as the Hub is "
                 f"at `{endpoint}`; is `HF_ENDPOINT` what the Hub calls itself?"
             ) from None
+
+
+def _items_of(answer: Answer) -> tuple[list[Any], str | None]:
+    items = answer.json()
+    if not isinstance(items, list):
+        raise StoreError(f"the Hub answered `{answer.url}` with {type(items).__name__}, not with a list")
+    return items, _next_of(", ".join(answer.headers.get_all("Link") or ()))
 
 
 def _next_of(links: str) -> str | None:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from forebay.exceptions import DataError, HubUnreachableError, NotFoundError, StoreError
 from forebay.hub import card
-from forebay.hub.client import Client, quoted, text_of
+from forebay.hub.client import quoted, text_of
 from forebay.hub.patterns import Listing
 from forebay.hub.places import DEFAULT_REVISION, local
 from forebay.hub.settings import DEFAULT_ENDPOINT
@@ -23,6 +23,7 @@ from forebay.hub.settings import DEFAULT_ENDPOINT
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from forebay.hub.client import Answer, Client
     from forebay.hub.places import Place
     from forebay.hub.settings import Settings
 
@@ -118,10 +119,15 @@ def _of_hub(place: Place, client: Client) -> Repository:
     revision = quote(place.revision or DEFAULT_REVISION, safe="")
     # With the files and their sizes, as in `HfApi.dataset_info(files_metadata=True)`.
     url = f"/api/datasets/{place.id}/revision/{revision}?blobs=true"
-    info = client.get(url, place.id, place.revision or DEFAULT_REVISION).json()
-    commit = info.get("sha") if isinstance(info, dict) else None
-    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
-        raise StoreError(f"`{place.id}`: the Hub named no commit for `{place.revision or DEFAULT_REVISION}`")
+
+    def read(answer: Answer) -> tuple[dict[str, Any], str]:
+        info = answer.json()
+        commit = info.get("sha") if isinstance(info, dict) else None
+        if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+            raise StoreError(f"`{place.id}`: the Hub named no commit for `{place.revision or DEFAULT_REVISION}`")
+        return info, commit
+
+    info, commit = client.get(url, place.id, read, place.revision or DEFAULT_REVISION)
     entries: Iterable[Any] | None = _siblings(info)
     if entries is None:
         entries = client.pages(f"/api/datasets/{place.id}/tree/{commit}?recursive=true&expand=false", place.id)
@@ -177,18 +183,23 @@ def _text(client: Client, place: Place, path: str, commit: str | None, listed: F
         StoreError: the Hub sends something else, such as HTML, which must not pass for a card without configurations.
     """
     at = "" if commit is None else f"/{commit}"
+    _, size, _ = listed
+
+    def read(answer: Answer) -> Answer:
+        if size is not None and len(answer.body) != size:
+            kind = answer.headers.get("Content-Type") or "something"
+            raise StoreError(
+                f"`{place.id}/{path}`: the Hub lists {size} bytes and sent {len(answer.body)}, as {kind}; try again "
+                "later"
+            )
+        return answer
+
     try:
-        answer = client.get(f"/{place.kind}/{place.id}/resolve{at}/{quoted(path)}", place.id)
+        answer = client.get(f"/{place.kind}/{place.id}/resolve{at}/{quoted(path)}", place.id, read)
     except NotFoundError as error:
         if type(error) is not NotFoundError:
             raise
         raise NotFoundError(f"`{place.id}/{path}`: the Hub lists it and does not have it; try again later") from error
-    _, size, _ = listed
-    if size is not None and len(answer.body) != size:
-        kind = answer.headers.get("Content-Type") or "something"
-        raise StoreError(
-            f"`{place.id}/{path}`: the Hub lists {size} bytes and sent {len(answer.body)}, as {kind}; try again later"
-        )
     return text_of(answer, f"`{place.id}/{path}`")
 
 

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use object_store::GetRange;
 use object_store::path::Path;
+use object_store::{Error, GetRange};
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, RANGE};
 use reqwest::{Response, StatusCode};
 
@@ -36,27 +36,66 @@ pub(super) struct Opened {
     pub(super) e_tag: Option<String>,
 }
 
-/// Requests a range once from its location; a second time only if the URL is no longer valid.
+/// Why a location does not lead to a range.
+enum Failed {
+    /// Another may: the signature has expired, the bytes have moved, or another than the Hub answered in its place.
+    Stale(Error),
+    Other(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// Requests a range once from its location; again only if the location is no longer valid, once for each kind.
 pub(super) async fn open(hub: &Hub, asked: &Asked, patience: &mut Patience) -> object_store::Result<Opened> {
-    let (mut num_failed, mut refused) = (0, None);
+    let (mut refused, mut replaced) = (None, Vec::new());
     loop {
-        let found = hub.resolve(&asked.path, refused, patience).await?;
-        let e_tag = matching_tag(asked, &found)?;
+        let found = hub.resolve(&asked.path, refused.as_ref(), patience).await?;
+        match request(hub, asked, &found, patience).await {
+            Ok(opened) => return Ok(opened),
+            Err(Failed::Stale(_)) if !replaced.contains(&found.is_direct) => {
+                replaced.push(found.is_direct);
+                refused = Some(found);
+            }
+            Err(Failed::Stale(error) | Failed::Other(error)) => {
+                if found.is_direct {
+                    hub.forget(&asked.path, &found);
+                }
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Requests a range from one location; again while the Hub itself asks to wait.
+async fn request(hub: &Hub, asked: &Asked, found: &Resolved, patience: &mut Patience) -> Result<Opened, Failed> {
+    // What was answered without a redirect may have been another's.
+    let other_version = |error| match error {
+        Error::Precondition { .. } if found.is_direct => Failed::Stale(error),
+        error => Failed::Other(error),
+    };
+    let e_tag = matching_tag(asked, found).map_err(other_version)?;
+    let mut num_failed = 0;
+    loop {
         num_failed += 1;
-        let response = send(hub, asked, &found, patience).await?.map_err(trouble::broken)?;
+        let response = send(hub, asked, found, patience).await?.map_err(trouble::broken)?;
         let status = response.status();
         if status.is_success() {
-            return opened(asked, &found, response, e_tag);
+            return opened(asked, found, response, e_tag).map_err(other_version);
         }
-        let is_stale = STALE.contains(&status) && !found.is_direct;
-        if is_stale && refused.is_none_or(|before| before == found.number) {
-            // The signature may have expired, or the bytes have moved: retry with another URL.
-            refused = Some(found.number);
-        } else if found.is_direct {
-            hub.wait_after(&asked.path, status, response.headers(), num_failed, patience).await?;
+        let error = if found.is_direct {
+            match hub.wait_after(&asked.path, status, response.headers(), num_failed, patience).await {
+                Ok(()) => continue,
+                Err(error) => error,
+            }
         } else {
-            return Err(of_cdn(asked, &found, status, response.headers()));
-        }
+            of_cdn(asked, found, status, response.headers())
+        };
+        let is_stale = STALE.contains(&status) || found.is_direct && status.is_redirection();
+        return Err(if is_stale { Failed::Stale(error) } else { Failed::Other(error) });
     }
 }
 
@@ -108,6 +147,9 @@ fn opened(asked: &Asked, found: &Resolved, response: Response, e_tag: Option<Str
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let is_page = text(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html"));
     let is_part = response.status() == StatusCode::PARTIAL_CONTENT;
+    if !is_part && response.status() != StatusCode::OK {
+        return Err(trouble::wrong(format!("the store behind the Hub answered {}", response.status())));
+    }
     let num_bytes = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     let total = if is_part { text(CONTENT_RANGE).and_then(total_size) } else { num_bytes };
     if is_page && found.size.is_some_and(|size| Some(size) != total) {
@@ -144,13 +186,14 @@ fn opened(asked: &Asked, found: &Resolved, response: Response, e_tag: Option<Str
 }
 
 /// Returns the size of the whole file from `bytes 5-9/20`.
-fn total_size(content_range: &str) -> Option<u64> {
+pub(super) fn total_size(content_range: &str) -> Option<u64> {
     content_range.rsplit('/').next()?.trim().parse().ok()
 }
 
-/// Returns the range from `bytes 5-9/20`.
+/// Returns the range from `bytes 5-9/20`; units are case-insensitive (RFC 9110, 14.1).
 fn bytes_of(content_range: &str) -> Option<Range<u64>> {
-    let (part, _) = content_range.trim().strip_prefix("bytes")?.split_once('/')?;
+    let (unit, rest) = content_range.trim().split_at_checked("bytes".len())?;
+    let (part, _) = rest.split_once('/').filter(|_| unit.eq_ignore_ascii_case("bytes"))?;
     let (first, last) = part.trim().split_once('-')?;
     Some(first.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?)
 }

@@ -118,6 +118,71 @@ fn a_file_that_the_hub_has_itself_elsewhere_is_read_there_with_the_token() {
     assert_eq!(log.lock().unwrap().len(), 3, "resolved, found there, and read");
 }
 
+/// Answers as a Hub that has the file itself.
+fn own(lines: &[String]) -> Vec<u8> {
+    let answer = String::from_utf8(part(lines, usize::MAX)).unwrap();
+    answer.replacen("\r\n", "\r\nx-repo-commit: 1\r\netag: \"tag\"\r\n", 1).into_bytes()
+}
+
+/// Reads a range of the version that was opened.
+async fn read_same(store: &dyn ObjectStore) -> object_store::Result<Vec<u8>> {
+    let options = GetOptions { range: Some(GetRange::Bounded(2..30)), ..GetOptions::default() };
+    let opened = store.get_opts(&Path::from("x.parquet"), options.with_if_match(Some("tag"))).await?;
+    Ok(opened.bytes().await?.to_vec())
+}
+
+#[test]
+fn what_another_answers_for_the_hub_is_no_file() {
+    let wrong = [
+        response("200 OK", &[], b"", 0),
+        response("200 OK", &[("etag", "\"another\"")], b"", 0),
+        response("200 OK", &[("content-type", "text/html")], b"<html>", 6),
+        response("204 No Content", &[("etag", "\"tag\"")], b"", 0),
+        response("206 Partial Content", &[("etag", "\"tag\"")], b"x", 1),
+        response("200 OK", &[("etag", "\"tag\"")], b"", 0),
+    ];
+    for wrong in wrong {
+        let said = String::from_utf8(wrong.clone()).unwrap();
+        let (cdn, _) = serve(|_, lines| part(lines, usize::MAX));
+        for is_own in [false, true] {
+            let (wrong, cdn) = (wrong.clone(), cdn.clone());
+            let (hub, _) = serve(move |number, lines| match number {
+                0 => wrong.clone(),
+                _ if is_own => own(lines),
+                _ => redirect(&cdn),
+            });
+            let found = Io::current().unwrap().block_on(read_same(&*recovering(&hub)));
+            assert_eq!(found.unwrap(), &BODY[2..30], "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_moves_is_found_once_more() {
+    let (cdn, _) = serve(|_, lines| part(lines, usize::MAX));
+    let (hub, log) = serve(move |number, lines| if number < 2 { own(lines) } else { redirect(&cdn) });
+    let store = store(&hub);
+    Io::current().unwrap().block_on(async {
+        for _ in 0..3 {
+            assert_eq!(read_same(&store).await.unwrap(), &BODY[2..30]);
+        }
+    });
+    assert_eq!(log.lock().unwrap().len(), 4, "found, read, refused there, and found elsewhere");
+}
+
+#[test]
+fn another_version_that_the_hub_has_itself_is_refused_and_not_remembered() {
+    let (hub, _) = serve(|number, lines| {
+        let answer = String::from_utf8(own(lines)).unwrap();
+        if number < 2 { answer.replace("\"tag\"", "\"another\"").into_bytes() } else { answer.into_bytes() }
+    });
+    let store = store(&hub);
+    Io::current().unwrap().block_on(async {
+        assert!(matches!(read_same(&store).await, Err(object_store::Error::Precondition { .. })));
+        assert_eq!(read_same(&store).await.unwrap(), &BODY[2..30]);
+    });
+}
+
 #[test]
 fn a_body_that_breaks_off_goes_on_where_it_stopped() {
     let (cdn, cdn_log) = serve(|number, lines| part(lines, [5, 0, 7, usize::MAX][number.min(3)]));
@@ -136,7 +201,9 @@ fn a_wrong_answer_is_asked_for_again_and_three_are_an_error() {
     let shifted = || response("206 Partial Content", &[("content-range", "bytes 9-29/36")], &BODY[9..30], 21);
     for num_wrong in [2, 3] {
         let (cdn, cdn_log) = serve(move |number, lines| match number {
-            _ if number >= num_wrong => part(lines, usize::MAX),
+            _ if number >= num_wrong => {
+                String::from_utf8(part(lines, usize::MAX)).unwrap().replace("bytes ", "Bytes ").into_bytes()
+            }
             0 => shifted(),
             1 => response("206 Partial Content", &[], &BODY[2..30], 28),
             _ => page(),

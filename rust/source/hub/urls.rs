@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use url::Url;
 
 use super::Hub;
+use super::fetch::total_size;
 use super::pace::{self, Patience};
 use super::trouble;
 use crate::source::recover::{Kind, after, causes, is_of_certificates, sent_at};
@@ -34,8 +35,6 @@ pub(super) struct Resolved {
     /// Tags that may identify its contents.
     pub(super) tags: Vec<String>,
     refresh_at: Option<Instant>,
-    /// How often the file had been resolved before.
-    pub(super) number: u64,
 }
 
 impl Resolved {
@@ -63,31 +62,40 @@ impl Urls {
 }
 
 impl Hub {
-    /// Returns the location of a file's bytes. The URL numbered `refused` is no longer valid.
+    /// Returns the location of a file's bytes: another than `refused`, which is no longer valid.
     ///
     /// Asks the Hub unless the location is known; meanwhile, all others who need the same file wait for the answer.
     pub(super) async fn resolve(
         &self,
         path: &Path,
-        refused: Option<u64>,
+        refused: Option<&Arc<Resolved>>,
         patience: &mut Patience,
     ) -> object_store::Result<Arc<Resolved>> {
         let entry = self.urls.entry(path);
         let mut known = patience.watch.run(entry.lock()).await;
-        let is_good = |known: &&Arc<Resolved>| {
-            refused != Some(known.number) && known.refresh_at.is_none_or(|at| Instant::now() < at)
+        let is_good = |known: &Arc<Resolved>| {
+            refused.is_none_or(|refused| !Arc::ptr_eq(known, refused))
+                && known.refresh_at.is_none_or(|at| Instant::now() < at)
         };
-        if let Some(known) = known.as_ref().filter(is_good) {
+        known.take_if(|known| !is_good(known));
+        if let Some(known) = known.as_ref() {
             return Ok(Arc::clone(known));
         }
-        let number = known.as_ref().map_or(0, |known| known.number + 1);
-        let resolved = Arc::new(self.ask(path, number, patience).await?);
+        let resolved = Arc::new(self.ask(path, patience).await?);
         *known = Some(Arc::clone(&resolved));
         Ok(resolved)
     }
 
+    /// Has a file resolved again by the next request, unless it has another location than `found` by then.
+    pub(super) fn forget(&self, path: &Path, found: &Arc<Resolved>) {
+        // While it is locked, it is being resolved.
+        if let Ok(mut known) = self.urls.entry(path).try_lock() {
+            known.take_if(|known| Arc::ptr_eq(known, found));
+        }
+    }
+
     /// Asks the Hub where a file is, until it answers.
-    async fn ask(&self, path: &Path, number: u64, patience: &mut Patience) -> object_store::Result<Resolved> {
+    async fn ask(&self, path: &Path, patience: &mut Patience) -> object_store::Result<Resolved> {
         let mut url = self.settings.file_url(path);
         let (mut num_redirects, mut num_failed, mut told) = (0, 0, None);
         loop {
@@ -116,11 +124,11 @@ impl Hub {
                     target.ok_or_else(|| trouble::generic("the Hub redirects without saying where to".into()))?;
                 let is_linked = headers.contains_key("x-linked-etag");
                 if !self.settings.is_ours(&target) || is_linked && is_signed(&target) {
-                    return Ok(resolved(target, false, headers, number));
+                    return Ok(resolved(target, false, headers));
                 }
                 if is_linked {
                     // The Hub has it itself, elsewhere: the token still decides about access.
-                    told = Some(resolved(target.clone(), true, headers, number));
+                    told = Some(resolved(target.clone(), true, headers));
                 }
                 num_redirects += 1;
                 if num_redirects > MAX_REDIRECTS {
@@ -129,7 +137,7 @@ impl Hub {
                 url = target;
             } else if status.is_success() {
                 self.pace.note(headers);
-                return direct(url, headers, number).map(|found| found.after(told));
+                return direct(url, status, headers, told);
             } else {
                 self.wait_after(path, status, headers, num_failed, patience).await?;
             }
@@ -179,26 +187,33 @@ impl Hub {
 }
 
 /// Returns what a redirect says about a file.
-fn resolved(url: Url, is_direct: bool, headers: &HeaderMap, number: u64) -> Resolved {
+fn resolved(url: Url, is_direct: bool, headers: &HeaderMap) -> Resolved {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     // The redirect's own tag is used if there is none for its target.
     let tags = ["x-linked-etag", "x-xet-hash"].into_iter().filter_map(text);
     let tags: Vec<String> = tags.chain(text(ETAG.as_str())).collect();
     let size = text("x-linked-size").and_then(|size| size.parse().ok());
     let refresh_at = lifetime(&url, sent_at(headers)).map(|left| after(left.saturating_sub(MARGIN.min(left / 4))));
-    Resolved { url, is_direct, size, tags, refresh_at, number }
+    Resolved { url, is_direct, size, tags, refresh_at }
 }
 
-/// Returns a file that the Hub serves itself.
-fn direct(url: Url, headers: &HeaderMap, number: u64) -> object_store::Result<Resolved> {
+/// Returns a file that the Hub serves itself, with what it `told` on the way.
+///
+/// Others may have answered in its place: without a tag or a commit, it is no file of a Hub.
+fn direct(url: Url, status: StatusCode, headers: &HeaderMap, told: Option<Resolved>) -> object_store::Result<Resolved> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let total = text(CONTENT_RANGE).and_then(|range| range.rsplit('/').next()?.parse().ok());
-    let found = resolved(url, true, headers, number);
+    let total = text(CONTENT_RANGE).and_then(total_size);
+    let is_file = status == StatusCode::OK || status == StatusCode::PARTIAL_CONTENT && total.is_some();
+    let found = resolved(url, true, headers);
     if found.tags.is_empty() && text(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html")) {
-        return Err(trouble::generic("the Hub answered with a page of HTML instead of a file".into()));
+        return Err(trouble::wrong("the Hub answered with a page of HTML instead of a file".into()));
     }
     let size = found.size.or(total).or_else(|| text(CONTENT_LENGTH)?.parse().ok());
-    Ok(Resolved { size, ..found })
+    let found = Resolved { size, ..found }.after(told);
+    if !is_file || found.tags.is_empty() && !headers.contains_key("x-repo-commit") {
+        return Err(trouble::wrong(format!("the Hub answered {status} without what it says of a file")));
+    }
+    Ok(found)
 }
 
 /// Returns how long a signed URL remains valid at the time `now` of the signer's clock, if it says so.
@@ -236,7 +251,7 @@ mod tests {
         let date = "Thu, 01 Jan 2026 00:00:00 GMT";
         let headers = HeaderMap::from_iter([(reqwest::header::DATE, date.parse().unwrap())]);
         let expires = sent_at(&headers).timestamp() + 600;
-        let found = resolved(url(&format!("Expires={expires}&Signature=a")), false, &headers, 0);
+        let found = resolved(url(&format!("Expires={expires}&Signature=a")), false, &headers);
         let left = found.refresh_at.unwrap() - Instant::now();
         assert!((560..=570).contains(&left.as_secs()), "{left:?}");
     }

@@ -173,6 +173,9 @@ fn as_dicts<'py>(py: Python<'py>, holes: &[Hole]) -> PyResult<Vec<Bound<'py, PyD
     holes.iter().map(as_dict).collect()
 }
 
+/// A batch, the position after it, and the numbers of rows left out before it: unreadable ones, and broken images.
+type TakenTuple = (PyBatch, u64, (u64, u64));
+
 /// Returns the exception for a stream whose batches are no longer available.
 pub(crate) fn closed(reason: &'static str) -> PyErr {
     to_py(&forebay::Error::Closed { reason })
@@ -186,7 +189,7 @@ impl PyStream {
 
     /// Waits for a batch; returns all that are ready, each with the position after it and the numbers of rows left out
     /// since the one before, because they or their images are broken, and none at the end.
-    fn take(&self, py: Python<'_>, most_batches: usize, most_bytes: u64) -> PyResult<Vec<(PyBatch, u64, (u64, u64))>> {
+    fn take(&self, py: Python<'_>, most_batches: usize, most_bytes: u64) -> PyResult<Vec<TakenTuple>> {
         let most = Most { batches: most_batches.max(1), bytes: most_bytes };
         let batches = self.next_batches(py, most)?;
         let as_tuple = |Taken { batch, position, skipped }| {

@@ -4,6 +4,7 @@
 //! do; causes are chained by `source()` and never printed twice.
 
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use parquet::errors::ParquetError;
 
 /// A result whose error is [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What has the columns that are asked for, mostly.
+pub(crate) const DATASET: &str = "the dataset";
 
 /// Codes with which S3 and Azure refuse an archived object, which must be restored before it can be read.
 pub(crate) const ARCHIVED: [&str; 3] = ["InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"];
@@ -261,14 +265,16 @@ pub enum Error {
     },
 
     /// A column is not in the dataset.
-    #[error("no column `{column}`{}{hint}", near_names(.near, .available, "the dataset"))]
+    #[error("no column `{column}`{}{hint}", near_names(.near, .available, owner))]
     UnknownColumn {
         /// The column asked for.
         column: String,
         /// Similar names, best first.
         near: Vec<String>,
-        /// All names.
+        /// All names; none if they do not matter.
         available: Vec<String>,
+        /// What has these names.
+        owner: &'static str,
         /// What else may have been meant, or empty.
         hint: &'static str,
     },
@@ -369,7 +375,7 @@ pub enum Error {
     },
 
     /// A filter or a computed column failed on values of the data, such as a division by zero.
-    #[error("the query failed on row group {row_group} of `{url}`: {reason}")]
+    #[error("cannot compute values of row group {row_group} of `{url}`: {reason}")]
     Evaluate {
         /// The object.
         url: String,
@@ -542,6 +548,12 @@ fn of_column(column: Option<&str>) -> String {
     column.map_or(String::new(), |column| format!("column `{column}` in "))
 }
 
+/// Returns whether an error is what the system says of a file that does not exist.
+fn is_absence(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let of_system = cause.downcast_ref::<std::io::Error>().filter(|error| error.raw_os_error().is_some());
+    of_system.is_some_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
 /// Returns a library's message without the kinds of errors that it puts before it.
 fn said(error: &impl Display) -> String {
     without_kinds(&error.to_string()).to_owned()
@@ -584,6 +596,9 @@ pub(crate) fn near_names(near: &[String], available: &[String], owner: &str) -> 
     if !near.is_empty() {
         return format!("; did you mean `{}`?", near.join("`, `"));
     }
+    if available.is_empty() {
+        return String::new();
+    }
     let more = available.len().saturating_sub(SHOWN);
     let shown = available.iter().take(SHOWN).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     if more > 0 { format!("; {owner} has {shown} and {more} more") } else { format!("; {owner} has {shown}") }
@@ -597,8 +612,8 @@ impl Error {
         if let Self::NotFound { source: Some(source), .. } = self
             && matches!(**source, object_store::Error::NotFound { .. })
         {
-            // Says the same, with the path once more.
-            cause = std::error::Error::source(&**source);
+            // Says the same, with the path once more, and so does the system.
+            cause = std::error::Error::source(&**source).filter(|cause| !is_absence(*cause));
         }
         while let Some(source) = cause {
             let said = said(&source);

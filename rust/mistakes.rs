@@ -139,7 +139,7 @@ fn sources() -> Vec<Mistake> {
             "an empty folder",
             |folder| open(&[folder.to_str().unwrap()], None, &[]),
             Error::NoObjects { .. },
-            ["no Parquet objects match", ".parquet"]
+            ["no Parquet objects match", "the folder is empty"]
         ),
         mistake!(
             "a pattern",
@@ -154,7 +154,7 @@ fn sources() -> Vec<Mistake> {
                 open(&[folder.join("y*").to_str().unwrap()], None, &[])
             },
             Error::NoObjects { .. },
-            ["1 objects are under"]
+            ["1 object is under"]
         ),
         mistake!(
             "named twice",
@@ -162,8 +162,8 @@ fn sources() -> Vec<Mistake> {
                 of_bytes(folder, sound())?;
                 open(&[folder.join("x.parquet").to_str().unwrap(), folder.to_str().unwrap()], None, &[])
             },
-            Error::Uri { .. },
-            ["x.parquet", "twice"]
+            Error::Setting { .. },
+            ["source: ", "x.parquet", "twice"]
         ),
         mistake!(
             "a split",

@@ -24,6 +24,7 @@ __all__ = [
     "bytes_of",
     "plan_order",
     "redacted",
+    "refuse_tables",
     "save_manifest",
     "tensor_over",
 ]
@@ -353,6 +354,7 @@ def plan_order(
     window_rows: int = 1,
 ) -> list[tuple[int, int]]: ...
 def redacted(text: str) -> str: ...
+def refuse_tables(folder: str, names: Sequence[str], wanted: Sequence[str]) -> None: ...
 def save_manifest(
     splits: Sequence[tuple[str | None, Dataset]], uri: str, storage_options: Mapping[str, str]
 ) -> None: ...

@@ -140,7 +140,8 @@ def load_dataset(
         HubUnreachableError: the Hub cannot be reached or offline mode is set, and nothing was downloaded before.
         DataError: an object is not Parquet, a manifest is damaged, or a card is broken.
         SchemaError: the objects' types do not fit together.
-        SettingError: there is no such configuration or split, or an option is unknown.
+        SettingError: there is no such configuration or split, an option is unknown, or a folder is that of a Delta or
+            Iceberg table, which also holds files that the table no longer has.
         QueryError: a filter does not parse or type-check.
         ColumnNotFoundError: `columns`, `filters` or `features` name a column that is not in the files.
 

@@ -355,6 +355,8 @@ def _of_folder(folder: Path, card: Card, wanted: Wanted) -> _Found:
     root = folder.resolve()
     listing = patterns.Listing(root.as_posix(), sorted(places.files_below(root)), is_local=True)
     chosen: Chosen = choose(listing, card, wanted)
+    if not card.configs and wanted.data_files is None:
+        _lib.refuse_tables(str(folder), listing.paths, [path for paths in chosen.splits.values() for path in paths])
     return _Found(
         {split: [((root / path).as_posix(), None, None) for path in paths] for split, paths in chosen.splits.items()},
         chosen.info,

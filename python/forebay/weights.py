@@ -20,6 +20,9 @@ ROWS_PER_READ = 1 << 16
 PASSED = re.compile(r"pass it as `params=\{[^`]*\}`")
 """The advice in errors about parameters without a value, which weights cannot have."""
 
+BY_ZERO = re.compile(r"; divide by `nullif\(x, 0\)`.*")
+"""The advice in errors about divisions by zero, after which there would be no weight."""
+
 NUMBERS = re.compile(r"(U?Int|Float|Decimal)\d|Boolean|Null|Dictionary")
 """Beginnings of the types that weights may have; users must cast text that holds numbers."""
 
@@ -81,4 +84,8 @@ def make_weights(native: _lib.Dataset, options: ShuffleOptions, num_rows: int) -
     assert options.weighed is not None, "set beside them"  # noqa: S101
     weighed = options.weighed if options.weighed is native else options.weighed.select_rows_of(native)
     batches = Dataset(weighing(weighed, options.weights)).batches(ROWS_PER_READ, rank=0, world_size=1)
-    return _lib.Weights(list(batches), num_draws)
+    try:
+        return _lib.Weights(list(batches), num_draws)
+    except QueryError as error:
+        said = BY_ZERO.sub("; `coalesce(1.0 / nullif(x, 0), 0)` gives such rows the weight 0", str(error))
+        raise QueryError(f"weights: {said}") from error.__cause__

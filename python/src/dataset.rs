@@ -1,6 +1,7 @@
 //! `forebay._lib.Dataset`: rows and columns of a snapshot.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::sync::{Arc, OnceLock};
 
 use arrow_array::RecordBatch;
@@ -584,4 +585,15 @@ pub(crate) fn save_manifest(
     let io = Io::current().map_err(|error| to_py(&error))?;
     let saving = async move { Snapshot::save_manifest(&splits, &uri, &storage_options).await };
     wait(py, &io, &Arc::new(Progress::default()), None, saving)
+}
+
+/// Refuses to read files of a folder that may be some that their table no longer has; `names` are those of all there.
+#[pyfunction]
+pub(crate) fn refuse_tables(folder: &str, names: Vec<OsString>, wanted: Vec<OsString>) -> PyResult<()> {
+    // Names need not be Unicode.
+    let text = |name: &OsString| name.to_string_lossy().into_owned();
+    let (names, wanted): (Vec<String>, Vec<String>) =
+        (names.iter().map(text).collect(), wanted.iter().map(text).collect());
+    let refused = forebay::refuse_tables(folder, names.iter().map(String::as_str), wanted.iter().map(String::as_str));
+    refused.map_err(|error| to_py(&error))
 }

@@ -104,7 +104,7 @@ impl PyReply {
             "final" => FileErrorKind::Final,
             _ => return Err(PyValueError::new_err(format!("no kind of error is called `{kind}`"))),
         };
-        let raised = Raised::new(py, PyErr::from_value(error.into_bound(py).into_any()));
+        let raised = Raised::new(py, PyErr::from_value(error.into_bound(py).into_any()), kind);
         self.tell(Err(FileError { kind, source: Box::new(raised) }));
         Ok(())
     }
@@ -131,10 +131,15 @@ pub(crate) struct Raised {
 }
 
 impl Raised {
-    fn new(py: Python<'_>, error: PyErr) -> Self {
+    fn new(py: Python<'_>, error: PyErr, kind: FileErrorKind) -> Self {
         let class = error.get_type(py).name().map_or_else(|_| "exception".to_owned(), |name| name.to_string());
         let said = error.value(py).str().map_or_else(|_| String::new(), |said| said.to_string());
-        let said = if said.is_empty() { class } else { format!("{class}: {said}") };
+        let said = match kind {
+            _ if said.is_empty() => class,
+            // It is a sentence of our own.
+            FileErrorKind::Unusable => said,
+            _ => format!("{class}: {said}"),
+        };
         Self { said, error }
     }
 

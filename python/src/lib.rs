@@ -58,6 +58,7 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::PyTensor>()?;
     module.add_class::<packer::PyPacker>()?;
     module.add_class::<packer::PyPackedBatch>()?;
+    module.add_function(wrap_pyfunction!(dataset::refuse_tables, module)?)?;
     module.add_function(wrap_pyfunction!(dataset::save_manifest, module)?)?;
     module.add_function(wrap_pyfunction!(error::redacted, module)?)?;
     module.add_function(wrap_pyfunction!(parcel::address_of, module)?)?;

@@ -50,7 +50,10 @@ fn add_up(batches: &[RecordBatch], num_draws: u32) -> Result<Weights, String> {
         let column = batch.columns().first().and_then(|column| column.as_primitive_opt::<Float64Type>());
         let column = column.ok_or("expected one column of float64")?;
         if let Some(row) = (0..column.len()).find(|&row| column.is_null(row)) {
-            return Err(format!("row {} has the weight NULL; expected a number of 0 or more", num_rows + row));
+            return Err(format!(
+                "row {} has the weight NULL; expected a finite number of 0 or more; `coalesce(x, 0)` is 0 for NULL",
+                num_rows + row
+            ));
         }
         num_rows += column.len();
         values.push(column.values());

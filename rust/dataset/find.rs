@@ -170,8 +170,8 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
         let connection = stores[store].connect()?;
         for Listed { object, relative } in list(&connection, location).await? {
             if !known.insert((store, object.path.clone(), object.written.clone())) {
-                let reason = format!("`{}` is in the sources twice", object.url);
-                return Err(Error::Uri { uri: location.text.clone(), reason });
+                let reason = format!("`{}` is named twice, the second time as `{}`", object.url, location.text);
+                return Err(Error::Setting { name: "source", reason });
             }
             sources.push(Source { store, object, relative });
         }

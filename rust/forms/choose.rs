@@ -8,7 +8,7 @@ use arrow_schema::{DataType, Field, IntervalUnit};
 use super::evidence::Evidence;
 use super::tensor::Element;
 use super::{Form, convert};
-use crate::error::{Error, Result};
+use crate::error::{DATASET, Error, Result};
 use crate::query::{Answer, Dataset};
 
 /// A form that is requested by name.
@@ -105,7 +105,8 @@ impl Dataset {
             None => Ok(forms),
             Some(path) => {
                 let available = chooser.seen.into_iter().collect();
-                Err(Error::UnknownColumn { column: path.clone(), near: Vec::new(), available, hint: "" })
+                let column = path.clone();
+                Err(Error::UnknownColumn { column, near: Vec::new(), available, owner: DATASET, hint: "" })
             }
         }
     }

@@ -61,7 +61,7 @@ impl Weights {
         let (mut sum, mut sums, mut hash) = (0.0, Vec::new(), Sha256::new());
         for (weight, row) in weights.into_iter().zip(0_u64..) {
             if !(weight.is_finite() && weight >= 0.0) {
-                return Err(format!("row {row} has the weight {weight}; expected a number of 0 or more"));
+                return Err(format!("row {row} has the weight {weight}; expected a finite number of 0 or more"));
             }
             sum += weight;
             sums.push(sum);

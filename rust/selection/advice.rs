@@ -76,13 +76,14 @@ pub(super) fn advised(text: &str, error: Error) -> Error {
             let reason = Written::new(text).instead_of(&reason).unwrap_or(reason);
             Error::Sql { sql, reason }
         }
-        Error::UnknownColumn { column, near, available, hint: _ }
+        Error::UnknownColumn { column, near, available, owner, hint: _ }
             if ["None`", "none`", "nil`"].iter().any(|none| column.starts_with(none)) =>
         {
             Error::UnknownColumn {
                 column,
                 near,
                 available,
+                owner,
                 hint: "; to ask whether a value is missing, write `x IS NULL`",
             }
         }

@@ -42,6 +42,7 @@ pub(crate) mod sql;
 mod subset;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unknown;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -58,8 +59,8 @@ use self::evaluate::Evaluator;
 pub(crate) use self::kept::Kept;
 pub(crate) use self::payload::Payload;
 pub(crate) use self::scan::Limits;
-pub use self::sql::unknown_column;
 pub use self::subset::{Part, Subset};
+pub use self::unknown::unknown_column;
 use crate::dataset::Snapshot;
 use crate::error::Result;
 use crate::metrics::{Counted, Metrics, Progress, Stage};

@@ -7,7 +7,7 @@ use crate::error::without_kinds;
 
 /// Advice on errors of values, and on syntax of other dialects.
 const HINTS: [(&str, &str); 26] = [
-    ("Divide by zero", "; divide by `nullif(x, 0)` to leave such rows out"),
+    ("Divide by zero", "; divide by `nullif(x, 0)`: that makes it NULL, and a filter leaves such rows out"),
     ("Overflow happened", "; cast to a wider type, such as `CAST(x AS DECIMAL(38, 0))`"),
     ("comparison operation Boolean", "; a Boolean is a condition of its own: write `x` or `NOT x`"),
     ("comparison operation Timestamp", "; write a time: `TIMESTAMP '2026-01-01'`, `to_timestamp(1767225600)`"),

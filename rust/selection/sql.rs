@@ -14,10 +14,7 @@ use std::sync::{Arc, OnceLock};
 use arrow_schema::{DataType, Fields, Schema, SchemaRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
-use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
-use datafusion::common::{
-    Column, DFSchema, DataFusionError, Result as PlanResult, ScalarValue, SchemaError, TableReference,
-};
+use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, ScalarValue};
 use datafusion::execution::session_state::SessionState;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::logical_expr::simplify::SimplifyContext;
@@ -27,11 +24,11 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
-use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
+use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::passed_over::passed_over;
 pub(crate) use super::reason::reason;
-use super::{advice, apart, constants, fields, floats, lists, literals, numbers, parser};
+use super::{advice, apart, constants, fields, floats, lists, literals, numbers, parser, unknown};
 use crate::error::{Error, Result};
 use crate::sql::{Names, Operators, Types, any, compared_in_their_unit, planned_here, rules};
 use crate::walk::{self, Walk};
@@ -491,28 +488,16 @@ pub(crate) fn no_parameter(placeholder: &str) -> String {
     format!("`{placeholder}` is not a parameter; write `$name`, and pass its value as `params={{\"name\": ...}}`")
 }
 
-/// Converts DataFusion's planning error into one that names the column, the position and similar names.
+/// Converts DataFusion's planning error about a filter; one about a column names it, its place and similar names.
 pub(crate) fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) -> Error {
-    if let DataFusionError::SchemaError(schema_error, _) = error.find_root()
-        && let SchemaError::FieldNotFound { field, .. } = schema_error.as_ref()
-    {
-        let Some((written, at)) = place_of(sql, field) else {
-            return unknown_column(field.name.clone(), &field.name, schema);
-        };
-        let column = format!("{written}` at line {}, column {} of `{}", at.line, at.column, shortened(sql));
-        let mut unknown = unknown_column(column, &field.name, schema);
-        if let Error::UnknownColumn { near, hint, .. } = &mut unknown {
-            *hint = meant(sql, &written, field, schema, near.is_empty());
-        }
-        return unknown;
-    }
-    refused(sql, &[schema], error)
+    unknown::in_filter(sql, schema, error).unwrap_or_else(|| refused(sql, &[schema], error))
 }
 
 /// Returns an [`Error::Sql`] of SQL over tables of these schemas.
 pub(crate) fn refused(sql: &str, schemas: &[&Schema], error: &DataFusionError) -> Error {
     let reason = reason(error);
-    Error::Sql { sql: shortened(sql), reason: fields::about_field(sql, &reason, schemas).unwrap_or(reason) }
+    let better = fields::about_field(sql, &reason, schemas).or_else(|| unknown::about_spaces(sql, &reason, schemas));
+    Error::Sql { sql: shortened(sql), reason: better.unwrap_or(reason) }
 }
 
 /// Explains a failed coercion by the smallest part of `expr` that fails on its own.
@@ -540,56 +525,4 @@ fn misfit(
     let place = part.column_refs().into_iter().filter_map(|column| column.spans.first()).map(|span| span.start).min();
     let place = place.map_or(String::new(), |at| format!(" at line {}, column {}", at.line, at.column));
     Error::Sql { sql: shortened(sql), reason: format!("`{part}`{place}: {why}") }
-}
-
-/// Returns an [`Error::UnknownColumn`] with the names most similar to `name`, which is written as `shown`.
-pub fn unknown_column(shown: String, name: &str, schema: &Schema) -> Error {
-    const NEAR_ENOUGH: f64 = 0.5;
-    let lower = name.to_lowercase();
-    let mut near: Vec<(f64, &String)> = schema
-        .fields()
-        .iter()
-        .map(|field| (normalized_levenshtein(&lower, &field.name().to_lowercase()), field.name()))
-        .filter(|(likeness, _)| *likeness >= NEAR_ENOUGH)
-        .collect();
-    near.sort_by(|a, b| b.0.total_cmp(&a.0));
-    Error::UnknownColumn {
-        column: shown,
-        near: near.into_iter().take(3).map(|(_, name)| name.clone()).collect(),
-        available: schema.fields().iter().map(|field| field.name().clone()).collect(),
-        hint: "",
-    }
-}
-
-/// Returns what may have been meant by an unknown name: a column whose name has a dot, or a string.
-fn meant(sql: &str, written: &str, column: &Column, schema: &SchemaRef, is_like_none: bool) -> &'static str {
-    if column.relation.is_some() && schema.index_of(written).is_ok() {
-        return "; write a name with a dot in double quotes";
-    }
-    let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize().unwrap_or_default();
-    let tokens: Vec<_> = tokens.into_iter().filter(|token| !matches!(token, Token::Whitespace(_))).collect();
-    let is_text = tokens.iter().enumerate().any(|(at, token)| match token {
-        Token::Word(word) if word.value == column.name => {
-            let before = at.checked_sub(1).map(|at| &tokens[at]);
-            word.quote_style == Some('"') || matches!(before, Some(Token::Eq | Token::DoubleEq | Token::Neq))
-        }
-        _ => false,
-    });
-    if is_like_none && is_text { "; write text in single quotes" } else { "" }
-}
-
-/// Returns the first occurrence of a column in the text, with its table if that is written before it, and the position.
-fn place_of(sql: &str, column: &Column) -> Option<(String, Location)> {
-    let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize_with_location().ok()?;
-    let is = |token: &TokenWithSpan, name: &str| matches!(&token.token, Token::Word(word) if word.value == name);
-    if let Some(table) = column.relation.as_ref().map(TableReference::table) {
-        let names = |three: &&[TokenWithSpan]| {
-            is(&three[0], table) && three[1].token == Token::Period && is(&three[2], &column.name)
-        };
-        if let Some(found) = tokens.windows(3).find(names) {
-            return Some((format!("{table}.{}", column.name), found[0].span.start));
-        }
-    }
-    let found = tokens.iter().find(|token| is(token, &column.name))?;
-    Some((column.name.clone(), found.span.start))
 }

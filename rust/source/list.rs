@@ -9,6 +9,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use super::tables::refuse_tables;
 use super::walk::{Walked, walk};
 use super::{Connection, Location, Object, StoreKey, error};
 use crate::config;
@@ -31,7 +32,7 @@ pub(crate) struct Listed {
 ///
 /// # Errors
 ///
-/// [`Error::NotFound`], [`Error::NoObjects`], and those of the store.
+/// [`Error::NotFound`], [`Error::NoObjects`], [`Error::Setting`] for the folder of a table, and those of the store.
 pub(crate) async fn list(connection: &Connection, location: &Location) -> Result<Vec<Listed>> {
     if let Some(pattern) = &location.glob {
         return list_glob(connection, location, pattern).await;
@@ -99,14 +100,19 @@ async fn list_folder(connection: &Connection, location: &Location) -> Result<Vec
     let num_seen = metas.len();
     let is_wanted =
         |meta: &ObjectMeta, relative: &str| !is_hidden(relative) && has_parquet_extension(meta.location.as_ref());
+    let names = metas.iter().map(|meta| relative(location, meta));
+    let wanted = metas.iter().map(|meta| (meta, relative(location, meta))).filter(|(meta, name)| is_wanted(meta, name));
+    refuse_tables(&location.text, names, wanted.map(|(_, name)| name))?;
     check_links(&keep(location, broken, is_wanted))?;
     let listed = without_folders(connection, keep(location, metas, is_wanted)).await;
     if listed.is_empty() {
         if num_seen == 0 && !connection.is_local {
             return Err(not_found(location));
         }
-        let reason =
-            format!("{num_seen} objects are there, but no visible one ends in `.{}`", EXTENSIONS.join("`, `."));
+        let reason = match num_seen {
+            0 => "the folder is empty".to_owned(),
+            _ => format!("{} there, but no visible one ends in `.{}`", objects_are(num_seen), EXTENSIONS.join("`, `.")),
+        };
         return Err(Error::NoObjects { url: location.text.clone(), reason });
     }
     Ok(listed)
@@ -137,8 +143,9 @@ async fn list_glob(connection: &Connection, location: &Location, pattern: &str) 
         let folder = location.store.url_of(&location.path);
         // For local files, only folders that the pattern can match were searched.
         let reason = format!(
-            "{num_seen} objects are under `{folder}` where the pattern begins, but none matches it; patterns match \
-             objects, not folders: `{}/**` matches what is below matching folders",
+            "{} under `{folder}` where the pattern begins, but none matches it; patterns match objects, not folders: \
+             `{}/**` matches what is below matching folders",
+            objects_are(num_seen),
             location.text.trim_end_matches('/')
         );
         return Err(Error::NoObjects { url: location.text.clone(), reason });
@@ -200,13 +207,18 @@ fn with_advice(source: object_store::Error) -> object_store::Error {
     object_store::Error::Generic { store: "listing", source: said.into() }
 }
 
+/// Returns the name of an object relative to the listed folder.
+fn relative<'a>(location: &Location, meta: &'a ObjectMeta) -> &'a str {
+    let key: &str = meta.location.as_ref();
+    key.strip_prefix(location.path.as_ref()).unwrap_or(key).trim_start_matches('/')
+}
+
 /// Returns the objects that `wanted` accepts, in natural order of their keys.
 fn keep(location: &Location, metas: Vec<ObjectMeta>, wanted: impl Fn(&ObjectMeta, &str) -> bool) -> Vec<Listed> {
     let mut listed = Vec::new();
     let markers = folder_markers(&metas);
     for meta in metas {
-        let key: &str = meta.location.as_ref();
-        let relative = key.strip_prefix(location.path.as_ref()).unwrap_or(key).trim_start_matches('/').to_owned();
+        let relative = relative(location, &meta).to_owned();
         let is_marker = meta.size == 0 && markers.contains(&meta.location);
         if relative.is_empty() || is_marker || !wanted(&meta, &relative) {
             continue;
@@ -249,6 +261,10 @@ async fn without_folders(connection: &Connection, listed: Vec<Listed>) -> Vec<Li
     };
     let found = stream::iter(listed).map(look_up).buffered(config::FOOTERS_IN_FLIGHT);
     found.filter_map(std::future::ready).collect().await
+}
+
+fn objects_are(number: usize) -> String {
+    if number == 1 { "1 object is".to_owned() } else { format!("{number} objects are") }
 }
 
 pub(super) fn is_hidden(relative: &str) -> bool {
@@ -316,6 +332,17 @@ mod tests {
             "d/sub/a.PQ",
         ];
         assert_eq!(listed(&keys, "s3://b/d/").unwrap(), ["part-2.parquet", "part-10.parquet", "sub/a.PQ"]);
+    }
+
+    #[test]
+    fn the_folder_of_a_table_is_refused_and_files_that_are_named_are_not() {
+        let keys = ["d/t/1.parquet", "d/t/k=2/2.parquet", "d/t/_delta_log/00000000000000000000.json"];
+        for folder in ["s3://b/d/t/", "s3://b/d/t", "s3://b/d"] {
+            assert!(matches!(listed(&keys, folder), Err(Error::Setting { name: "source", .. })), "{folder}");
+        }
+        assert_eq!(listed(&keys, "s3://b/d/t/*.parquet").unwrap(), ["1.parquet"]);
+        assert_eq!(listed(&keys, "s3://b/d/t/**").unwrap(), ["1.parquet", "k=2/2.parquet"]);
+        assert_eq!(listed(&keys, "s3://b/d/t/1.parquet").unwrap(), ["1.parquet"]);
     }
 
     #[test]

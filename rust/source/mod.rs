@@ -30,6 +30,7 @@ mod room;
 mod settings;
 mod split;
 mod store;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod traffic;
@@ -54,6 +55,7 @@ pub(crate) use self::settings::AS_JSON;
 pub use self::settings::bytes_of;
 pub(crate) use self::split::infer as infer_splits;
 pub use self::store::{Connection, Store};
+pub use self::tables::refuse_tables;
 pub use self::traffic::Known;
 pub(crate) use self::uri::{Location, StoreKey};
 pub use self::whole::WholeObject;

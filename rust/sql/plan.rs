@@ -44,7 +44,7 @@ use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::query::Dataset;
 use crate::selection::passed_over::{passed_over, replaced, unreplaced};
-use crate::selection::{apart, constants, floats, lists, literals, numbers, parser, sql};
+use crate::selection::{apart, constants, floats, lists, literals, numbers, parser, sql, unknown};
 use crate::walk::{self, Walk, WalkPlan};
 
 /// The name by which a query refers to its dataset.
@@ -81,7 +81,7 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         let state = state(dataset, request)?;
         let refused = |reason| Error::Sql { sql: sql::shortened(text), reason };
         let failed = |error: DataFusionError| explain(text, dataset, request, &error);
-        let mut statement = parse(request)?;
+        let mut statement = parse(dataset, request)?;
         let (mut replacements, mut columns) = (BTreeSet::new(), Columns::default());
         if let Statement::Statement(statement) = &mut statement {
             if let ast::Statement::Query(query) = statement.as_ref() {
@@ -95,6 +95,9 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         check_tables(&state, &statement, request)?;
         let plan = statement_to_plan(&state, statement).map_err(failed)?;
         bounds::check_plan(&plan).map_err(failed)?;
+        if let Some(reason) = misplaced_window(&plan).map_err(failed)? {
+            return Err(refused(reason));
+        }
         if has_conditions_as_values(&plan).map_err(failed)? {
             return Err(refused(NO_VALUES.to_owned()));
         }
@@ -160,6 +163,35 @@ fn has_conditions_as_values(plan: &LogicalPlan) -> PlanResult<bool> {
         Ok(if is_found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     Ok(is_found)
+}
+
+/// Returns why a window function is in a clause that comes before windows, which the engine plans but cannot run.
+fn misplaced_window(plan: &LogicalPlan) -> PlanResult<Option<String>> {
+    let is_window = |part: &Expr| Ok(matches!(part, Expr::WindowFunction(_)));
+    let mut clause = None;
+    plan.apply_with_subqueries(|node| {
+        let name = match node {
+            LogicalPlan::Filter(filter) if matches!(*filter.input, LogicalPlan::Aggregate(_)) => "HAVING",
+            LogicalPlan::Filter(_) => "WHERE",
+            LogicalPlan::Join(_) => "ON",
+            LogicalPlan::Aggregate(_) => "GROUP BY",
+            _ => return Ok(TreeNodeRecursion::Continue),
+        };
+        node.apply_expressions(|expr| {
+            if expr.exists(is_window)? {
+                clause = Some(name);
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(if clause.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(clause.map(|clause| {
+        let instead = match clause {
+            "WHERE" | "HAVING" => "write `QUALIFY ...`, or `WHERE n = 1` around a subquery that computes it",
+            _ => "compute it in a subquery, as in `FROM (SELECT *, row_number() OVER (...) AS n FROM dataset)`",
+        };
+        format!("{clause} cannot hold a window function; {instead}")
+    }))
 }
 
 /// Plans a filter over the columns of `dataset`.
@@ -330,10 +362,10 @@ fn is_named(function: &Function, name: &str) -> bool {
 }
 
 /// Parses one `SELECT`.
-fn parse(request: &Request) -> Result<Statement> {
+fn parse(dataset: &Dataset, request: &Request) -> Result<Statement> {
     let text = &request.text;
     let refused = |reason: &str| Error::Sql { sql: sql::shortened(text), reason: reason.to_owned() };
-    let statement = parser::statement(text).map_err(|error| refused(&sql::reason(&error)))?;
+    let statement = parser::statement(text).map_err(|error| explain(text, dataset, request, &error))?;
     const ONLY: &str = "only SELECT is supported: nothing can be written, created or set";
     let Statement::Statement(inner) = &statement else { return Err(refused(ONLY)) };
     let ast::Statement::Query(query) = inner.as_ref() else { return Err(refused(ONLY)) };
@@ -421,9 +453,8 @@ pub(super) fn simple(expr: Expr, snapshot: &Snapshot) -> Expr {
 }
 
 fn explain(text: &str, dataset: &Dataset, request: &Request, error: &DataFusionError) -> Error {
-    // Names of side tables' columns would not be found among the dataset's.
-    if request.tables.is_empty() {
-        return sql::explain(text, dataset.schema(), error);
+    if let Some(unknown) = unknown::in_query(text, dataset.schema(), error) {
+        return unknown;
     }
     let schemas = request.tables.values().map(|table| match table {
         Table::Dataset(dataset) => dataset.schema().as_ref(),

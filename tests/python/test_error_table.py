@@ -304,13 +304,13 @@ SOURCES = {
         lambda folder: fb.load_dataset(folder, split="train"),
         fb.NotFoundError,
         FileNotFoundError,
-        ("no Parquet objects match", "ends in `.parquet`"),
+        ("no Parquet objects match", "the folder is empty"),
     ),
     "a pattern that fits nothing": Case(
         lambda folder: (opened(folder), fb.load_dataset(f"{folder}/y*.parquet", split="train")),
         fb.NotFoundError,
         FileNotFoundError,
-        ("y*.parquet", "1 objects are under"),
+        ("y*.parquet", "1 object is under"),
     ),
     "a pattern that is none": Case(
         lambda folder: (opened(folder), fb.load_dataset(f"{folder}/[", split="train")),

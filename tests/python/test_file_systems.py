@@ -256,7 +256,7 @@ def test_a_cache_in_front_of_a_store_keeps_its_objects(kind, tmp_path):
 
 
 def test_what_fsspec_does_not_know_is_refused():
-    with pytest.raises(fb.SettingError, match=r"no store for `gopher://`, expected a path, .*`s3://`"):
+    with pytest.raises(fb.SettingError, match=r"^source: no store for `gopher://`, expected a path, .*`s3://`"):
         load("gopher://host/a.parquet")
     with pytest.raises(fb.SettingError, match=r"no store for `github://`.* 'org' and 'repo'"):
         load("github://a.parquet")

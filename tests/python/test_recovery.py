@@ -315,7 +315,7 @@ def test_urls_that_differ_in_the_query_are_two_objects(tmp_path):
         for ds in (both, pickle.loads(pickle.dumps(both))):
             assert ids(ds) == expected["test"] + expected["train"]
             assert ids(ds.filter("id % 7 = 3")) == [row for row in ids(ds) if row % 7 == 3]
-        with pytest.raises(fb.SettingError, match="in the sources twice"):
+        with pytest.raises(fb.SettingError, match=r"^source: .*/download` is named twice"):
             fb.load_dataset([one, two, one], split="train")
         with pytest.raises(fb.SettingError, match="a manifest cannot hold URLs with a query") as caught:
             both.save_manifest(tmp_path / "m.forebay")

@@ -140,6 +140,59 @@ def test_hidden_and_underscored_objects_are_ignored(tmp_path):
         assert objects(fb.load_dataset(source, split="train")) == ["a.parquet", "deep/e_.parquet"]
 
 
+@pytest.mark.parametrize(
+    ("log", "files", "says"),
+    [
+        ("_delta_log/00000000000000000000.json", "part-{}.parquet", r"a Delta table.*`deltalake\.DeltaTable\("),
+        ("metadata/00001-5f3e.metadata.json", "data/part-{}.parquet", r"an Iceberg table.*`\[task\.file\.file_path"),
+    ],
+)
+def test_the_folder_of_a_table_is_refused_and_its_files_are_read_by_name(tmp_path, log, files, says):
+    table, names = tmp_path / "table", [files.format(0), files.format(1)]
+    put(table, *names)
+    (table / log).parent.mkdir()
+    (table / log).write_text("{}")
+    for refused in (
+        lambda: fb.load_dataset(table, split="train"),
+        lambda: fb.load_dataset(tmp_path, split="train"),
+        lambda: fb.load_dataset([table / names[0], tmp_path], split="train"),
+        lambda: fb.load_dataset("parquet", data_dir=str(table), split="train"),
+        lambda: fb.load_dataset(tmp_path, data_dir="table", split="train"),
+        lambda: fb.load_dataset(f"file://{table}/", split="train"),
+    ):
+        with pytest.raises(fb.SettingError, match=rf"^source: `.*/table` is {says}"):
+            refused()
+    named = [str(table / name) for name in names]
+    for source in (named, f"{table}/**/*.parquet"):
+        assert objects(fb.load_dataset(source, split="train")) == names
+    assert objects(fb.load_dataset("parquet", data_files=named[:1], split="train")) == names[:1]
+    assert objects(fb.load_dataset(table, data_files="**/*.parquet", split="train")) == names
+
+
+def test_a_folder_with_metadata_of_its_own_is_no_table(tmp_path):
+    put(tmp_path, "data/part-0.parquet")
+    (tmp_path / "metadata").mkdir()
+    for name in ("info.json", "part-0.metadata.json"):
+        (tmp_path / "metadata" / name).write_text("{}")
+    assert objects(fb.load_dataset(tmp_path, split="train")) == ["data/part-0.parquet"]
+
+
+def test_a_folder_without_parquet_says_what_is_there(tmp_path):
+    for says in ("the folder is empty", "1 object is there, but", "2 objects are there, but"):
+        with pytest.raises(fb.NotFoundError, match=says):
+            fb.load_dataset(tmp_path, split="train")
+        (tmp_path / f"{len(says)}.txt").touch()
+
+
+def test_a_file_that_is_removed_is_said_to_be_absent_once(tmp_path):
+    put(tmp_path, "a.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    (tmp_path / "a.parquet").unlink()
+    for read in (lambda: list(ds), lambda: fb.Selection.load(tmp_path / "absent")):
+        with pytest.raises(fb.NotFoundError, match=r"^no such object or folder: `[^`]*`$"):
+            read()
+
+
 def test_an_underscore_above_the_source_hides_nothing(tmp_path):
     put(tmp_path / "_private" / ".x", "a.parquet")
     assert objects(fb.load_dataset(tmp_path / "_private" / ".x", split="train")) == ["a.parquet"]

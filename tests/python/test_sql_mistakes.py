@@ -152,6 +152,89 @@ def test_a_list_is_printed_where_that_is_asked_for(ds: fb.Dataset) -> None:
 
 
 @pytest.mark.parametrize(
+    ("query", "clause", "instead"),
+    [
+        ("SELECT cat FROM dataset WHERE row_number() OVER (ORDER BY id) = 1", "WHERE", "QUALIFY"),
+        ("SELECT cat FROM dataset WHERE id IN (SELECT id FROM dataset WHERE rank() OVER () = 1)", "WHERE", "QUALIFY"),
+        ("SELECT cat, rank() OVER (ORDER BY cat) AS n FROM dataset GROUP BY cat HAVING n = 1", "HAVING", "QUALIFY"),
+        ("SELECT d.cat FROM dataset d JOIN dataset e ON rank() OVER (ORDER BY d.id) = e.id", "ON", "subquery"),
+        ("SELECT count(*) FROM dataset GROUP BY rank() OVER (ORDER BY id)", "GROUP BY", "subquery"),
+    ],
+)
+def test_a_window_function_is_refused_where_there_are_no_windows_yet(
+    ds: fb.Dataset, query: str, clause: str, instead: str
+) -> None:
+    for run in (ds.query, ds.sql):
+        with pytest.raises(fb.QueryError, match=f": {clause} cannot hold a window function; .*{instead}"):
+            run(query)
+
+
+def test_a_window_function_is_where_windows_are(ds: fb.Dataset) -> None:
+    last = "QUALIFY row_number() OVER (ORDER BY id DESC) = 1"
+    assert list(ds.sql(f"SELECT cat FROM dataset {last}")) == [{"cat": "c"}]
+    assert list(ds.sql(f"SELECT cat FROM dataset WHERE id IN (SELECT id FROM dataset {last})")) == [{"cat": "c"}]
+    grouped = "SELECT cat FROM dataset GROUP BY cat QUALIFY row_number() OVER (ORDER BY cat) = 1"
+    assert pa.table(ds.query(grouped)).to_pylist() == [{"cat": "a"}]
+    by_number = "SELECT cat FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM dataset) WHERE n = 2"
+    assert list(ds.sql(by_number)) == [{"cat": "b"}]
+
+
+AS = "; WHERE and the list after SELECT do not see names given by AS: repeat the expression, or use a subquery"
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("SELECT cat WHERE id > 3", "`id` at line 1, column 18 of `{}`; there is no FROM: write `FROM dataset`"),
+        ("SELECT id FROM (SELECT cat FROM dataset)", "`id` at line 1, column 8 of `{}`; the table there has `cat`"),
+        ("WITH a AS (SELECT cat FROM dataset) SELECT id FROM a", "`id` at line 1, column 44 of `{}`; the table there"),
+        ("SELECT cats FROM (SELECT cat FROM dataset)", "`cats` at line 1, column 8 of `{}`; did you mean `cat`"),
+        ("SELECT id FROM side", "`id` at line 1, column 8 of `{}`; the table there has `key`"),
+        ("SELECT s.kee FROM dataset JOIN side s ON s.key = id", "`s.kee` at line 1, column 8 of `{}`; did you mean `k"),
+        ("SELECT qqq FROM dataset", "`qqq` at line 1, column 8 of `{}`; the dataset has `id`, `cat`"),
+        ("SELECT id * 2 AS s2 FROM dataset WHERE s2 > 3", "`s2` at line 1, column 40 of `{}`" + AS),
+        ("SELECT id * 2 s2 FROM dataset WHERE s2 > 3", "`s2` at line 1, column 37 of `{}`" + AS),
+        ("SELECT id AS s2, s2 + 1 AS s3 FROM dataset", "`s2` at line 1, column 18 of `{}`" + AS),
+        ("SELECT cats AS cats FROM dataset", "`cats` at line 1, column 8 of `{}`; did you mean `cat`"),
+        ("WITH a AS (SELECT id AS s2 FROM dataset) SELECT s2 FROM dataset", "`s2` at line 1, column 49 of `{}`; the "),
+        ("SELECT cat FROM dataset GROUP BY cats", "`cats` at line 1, column 34 of `{}`; did you mean `cat`"),
+        (
+            "SELECT * FROM dataset d JOIN dataset e USING (cats)",
+            "`cats` at line 1, column 47 of `{}`; did you mean `ca",
+        ),
+    ],
+)
+def test_a_column_that_is_not_there_is_told_with_what_is(ds: fb.Dataset, query: str, says: str) -> None:
+    with pytest.raises(fb.ColumnNotFoundError) as refused:
+        ds.query(query, tables={"side": {"key": [1]}})
+    assert f"no column {says.format(query)}" in str(refused.value)
+
+
+def test_a_name_with_a_space_is_to_be_quoted(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"first name": [1, 2], "id": [3, 4]}), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    says = 'a name with a space is written in double quotes: `"first name"`'
+    for condition in ("first name = 1", "id = 3 AND first name > 1", "first name IS NULL"):
+        for refused in (ds.filter, lambda where: ds.sql(f"SELECT id FROM dataset WHERE {where}")):
+            with pytest.raises(fb.QueryError, match=says):
+                refused(condition)
+    with pytest.raises(
+        fb.ColumnNotFoundError, match=r"did you mean `first name`\?; write a name with a space in double"
+    ):
+        ds.sql("SELECT first name FROM dataset")
+    assert list(ds.filter('"first name" = 2')) == [{"first name": 2, "id": 4}]
+    with pytest.raises(fb.QueryError, match="a filter is a condition and nothing else"):
+        ds.filter("first names = 1")
+
+
+def test_a_division_by_zero_is_answered_for_filters_and_columns_alike(ds: fb.Dataset) -> None:
+    says = r"zero.*; divide by `nullif\(x, 0\)`: that makes it NULL, and a filter leaves such rows out$"
+    for divided in (ds.filter("1 / id > 0"), ds.sql("SELECT 1 / id AS x FROM dataset")):
+        with pytest.raises(fb.QueryError, match=says):
+            list(divided)
+
+
+@pytest.mark.parametrize(
     ("expression", "instead"),
     [
         ("CASE WHEN id % 2 = 0 THEN label ELSE 'neg' END", "write `0` instead"),

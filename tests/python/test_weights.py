@@ -288,7 +288,8 @@ def test_hugging_face_gets_what_was_drawn(dataset: fb.Dataset) -> None:
         ("id > $least", fb.QueryError, r"`\$least` has no value; write its value out$"),
         ("NULL", fb.SettingError, "row 0 has the weight NULL"),
         ("id - 5", fb.SettingError, "row 0 has the weight -5"),
-        ("id / 0.0", fb.SettingError, "has the weight"),
+        ("id / 0.0", fb.SettingError, "row 0 has the weight NaN; expected a finite number of 0 or more"),
+        ("1 / nullif(id, 0)", fb.SettingError, r"row 0 has the weight NULL; .*; `coalesce\(x, 0\)` is 0 for NULL$"),
         ("0", fb.SettingError, "all 500 rows have weights that add up to 0"),
         ("1; DROP TABLE dataset", fb.QueryError, "Expected: \\)"),
         ("1) AS a, (2", fb.QueryError, "Expected: \\)"),
@@ -303,6 +304,14 @@ def test_what_is_no_weight_is_refused(dataset: fb.Dataset, weights: Any, error: 
         # At the call, before anything is read.
         with pytest.raises(error, match=says):
             dataset.shuffle(1, weights=weights)
+
+
+def test_a_weight_that_divides_by_zero_is_refused_with_one_that_does_not(dataset: fb.Dataset) -> None:
+    with pytest.raises(fb.QueryError, match=r"^weights: .*zero.*; `coalesce\(1\.0 / nullif\(x, 0\), 0\)` gives such"):
+        len(dataset.shuffle(1, weights="1 / id").batches(10))
+    drawn = ids_of(dataset.shuffle(1, weights="coalesce(1.0 / nullif(id, 0), 0)").batches(10))
+    assert drawn
+    assert 0 not in drawn
 
 
 def test_a_number_of_draws_that_cannot_be_is_refused(dataset: fb.Dataset) -> None:

@@ -6,7 +6,7 @@ import json
 import pickle
 import sys
 import tempfile
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,22 @@ def check_resumes(ds: fb.Dataset) -> None:
         assert seen + ids(stream) == whole
 
 
+def check_states_before_the_first_row(ds: fb.Dataset) -> None:
+    steps = [
+        lambda rows: rows.with_format("numpy"),
+        lambda rows: rows.shard(3, 1),
+        lambda rows: rows.map(lambda row: {"double": row["id"] * 2}),
+    ]
+    loops: list[Any] = [list, lambda rows: list(rows.iter(8))]
+    for step, loop in product(steps, loops):
+        first, later = step(ds.to_hf()), step(ds.to_hf())
+        later.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        assert shown(loop(later)) == shown(loop(first))
+        first.set_epoch(1)
+        later.load_state_dict(first.state_dict())
+        assert shown(loop(later)) == shown(loop(first))
+
+
 def check_taking_over(paths: list[str]) -> None:
     def load() -> Any:
         return datasets.load_dataset("parquet", data_files=paths, split="train", streaming=True)
@@ -87,6 +103,7 @@ def main() -> None:
             check_steps(ds)
             check_division(ds)
             check_resumes(ds)
+            check_states_before_the_first_row(ds)
         check_taking_over(paths)
     sys.stdout.write("all checked\n")
 

@@ -8,12 +8,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import datasets
+import dill
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from data import ids_table, write_fragments
 from datasets.distributed import split_dataset_by_node
-from hf_data import open_rows, write_rows
+from hf_data import open_rows, shown, write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import write_paged
@@ -223,6 +224,62 @@ def test_a_state_before_the_first_row_has_the_epoch_that_was_set(rows: fb.Datase
     assert ids(loaded(made(), ds.state_dict())) == epochs[2] == ids(ds)
 
 
+EARLY: dict[str, Callable[[Any], Any]] = {
+    **{name: step for name, step in STEPS.items() if "node" not in name},
+    "rows of numpy": lambda ds: ds.with_format("numpy").select_columns("id"),
+    "resharded": lambda ds: ds.reshard(),
+    "taken, as torch": lambda ds: ds.take(9).with_format("torch").select_columns("id"),
+    "torch, shuffled": lambda ds: ds.with_format("torch").select_columns("id").shuffle(4),
+    "mapped, shuffled": lambda ds: ds.map(lambda row: row).shuffle(4, buffer_size=8),
+    "batched": lambda ds: ds.batch(8),
+}
+
+LOOPS: dict[str, Callable[[Any], Any]] = {"over rows": iter, "over batches": lambda ds: ds.iter(8)}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("step", EARLY)
+def test_a_state_before_the_first_row_begins_any_loop(rows: fb.Dataset, step: str, loop: str) -> None:
+    def made() -> Any:
+        return EARLY[step](ORDERS["shuffled"](rows).to_hf())
+
+    def delivered(ds: Any) -> list[Any]:
+        return [shown(item) for item in LOOPS[loop](ds)]
+
+    ds = made()
+    epochs = []
+    for epoch in range(2):
+        ds.set_epoch(epoch)
+        epochs.append(delivered(ds))
+    never_begun = made()
+    for state, epoch in ((never_begun.state_dict(), 0), (loaded(made(), never_begun.state_dict()).state_dict(), 0)):
+        assert delivered(loaded(made(), json.loads(json.dumps(state)))) == epochs[epoch]
+    # As trainers save at the start of an epoch, before or after they ask for its iterator.
+    later = dill.loads(dill.dumps(loaded(made(), ds.state_dict())))
+    assert delivered(later) == []
+    later.set_epoch(1)
+    for state in (later.state_dict(), (LOOPS[loop](later), later.state_dict())[1]):
+        again = loaded(made(), state)
+        again.set_epoch(1)
+        assert delivered(again) == epochs[1]
+        assert delivered(again) == epochs[1]
+
+
+def test_the_epoch_of_a_loaded_state_may_be_set_once_more(rows: fb.Dataset) -> None:
+    """As trainers do that set the epoch before each loop."""
+
+    def batches(ds: Any) -> list[list[int]]:
+        return [batch["id"].tolist() for batch in ds.iter(8)]
+
+    first = ORDERS["shuffled"](rows).to_hf().with_format("torch")
+    first.set_epoch(1)
+    whole = batches(first)
+    next(first.iter(8))
+    later = loaded(ORDERS["shuffled"](rows).to_hf().with_format("torch"), first.state_dict())
+    later.set_epoch(1)
+    assert batches(later) == whole[1:]
+
+
 def test_a_loop_that_runs_keeps_its_states_when_the_next_epoch_is_set(rows: fb.Dataset) -> None:
     ds = ORDERS["shuffled"](rows).to_hf()
     whole = ids(ds)
@@ -396,7 +453,7 @@ def test_a_state_of_other_steps_is_refused(rows: fb.Dataset) -> None:
             list(loaded(STEPS[step](rows.to_hf()), state))
 
 
-@pytest.mark.parametrize("step", ["rows", "mapped in batches"])
+@pytest.mark.parametrize("step", ["rows", "rows of torch", "mapped in batches"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("num_batches", [0, 1, 4, 9])
 def test_a_stateful_loader_goes_on_where_it_was(

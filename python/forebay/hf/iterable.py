@@ -16,7 +16,7 @@ from forebay.exceptions import SettingError
 from forebay.formats import FrameFormat, TensorFormat
 from forebay.hf.examples import ForebayExamplesIterable, PythonRows, Source, sharing
 from forebay.hf.parts import DEFAULT_NUM_SHARDS, Part
-from forebay.hf.resumable import BY_ROWS, ResumableDataset, Tokens
+from forebay.hf.resumable import BY_ROWS, ResumableDataset, Tokens, resumable
 from forebay.hf.tensors import TorchRows
 from forebay.options import MOST_COUNT, check_count
 from forebay.trainers import is_dividing
@@ -216,7 +216,7 @@ def adopt(dataset: Any) -> Any:
     if not isinstance(rows, ForebayExamplesIterable):
         return dataset
     dataset._token_per_repo_id = Tokens(dataset._token_per_repo_id)
-    return _counting(dataset, rows)
+    return _counting(resumable(dataset), rows)
 
 
 def make(dataset: Dataset, read: ReadOptions, *, split: str | None = None, num_shards: int | None = None) -> Any:

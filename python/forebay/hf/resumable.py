@@ -38,6 +38,9 @@ NO_EPOCH = -1
 IS_OVER = "is_over"
 """Key of a state that was saved after the last row of its epoch."""
 
+IS_NEW = "is_new"
+"""Key of a state that was saved before the first row of its epoch, and so belongs to a loop over rows or batches."""
+
 
 def _step(name: str) -> Callable[..., Any]:
     """Returns a method of `datasets` whose result is also resumable."""
@@ -121,6 +124,7 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
                 if state is None:
                     # The state of this loop, even if a state is loaded for the next one meanwhile.
                     state = self._state_dict
+                    state.pop(IS_NEW, None)
                     self._note_set_epoch(NO_EPOCH)
                 self._state_dict, self._starting_state_dict = state, None
                 yield item
@@ -173,7 +177,7 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
             self._starting_state_dict = None
         super().set_epoch(epoch)
         self._note_set_epoch(epoch)
-        if is_other or not self._running:
+        if self._starting_state_dict is None and (is_other or not self._running):
             self._prepare_ex_iterable_for_iteration()
 
     def state_dict(self) -> dict[str, Any]:
@@ -200,8 +204,12 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         if goes_on_behind(is_over=bool(state_dict.get(IS_OVER))):
             self.set_epoch(epoch + 1)
             return
-        super().load_state_dict(copy.deepcopy(dict(state_dict)))
         super().set_epoch(epoch)
+        if state_dict.get(IS_NEW):
+            self._starting_state_dict = None
+            self._prepare_ex_iterable_for_iteration()
+        else:
+            super().load_state_dict(copy.deepcopy(dict(state_dict)))
 
     def _prepare_ex_iterable_for_iteration(
         self, batch_size: int | None = BY_ROWS, drop_last_batch: bool = False
@@ -226,6 +234,8 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         # datasets 5.0 keeps returning the loaded state: https://github.com/huggingface/datasets/issues/8308
         self._state_dict["examples_iterable"] = prepared._state_dict
         self._state_dict["batch_size"] = size
+        if state is None:
+            self._state_dict[IS_NEW] = True
         return prepared
 
 
@@ -286,4 +296,5 @@ class Tokens(dict[str, Any]):
 def resumable(dataset: Any) -> Any:
     """Makes a dataset of `datasets` a `ResumableDataset`."""
     dataset.__class__ = ResumableDataset
+    dataset._state_dict[IS_NEW] = True
     return dataset

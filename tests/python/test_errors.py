@@ -474,9 +474,9 @@ AGAIN = {
     "batches of rows": (lambda ds: ds.iter(10), "iterate again, from the first row on"),
     "batches in a format": (lambda ds: ds.with_format("arrow").iter(10), "iterate again, from the first row on"),
     "a query": (lambda ds: iter(ds.query("SELECT id FROM dataset")), "query again"),
-    "to_hf": (lambda ds: iter(ds.to_hf()), "load what `state_dict` returns"),
-    "to_hf, in batches": (lambda ds: ds.to_hf().iter(10), "load what `state_dict` returns"),
-    "to_hf, mapped": (lambda ds: iter(ds.to_hf().map(lambda row: row)), "load what `state_dict` returns"),
+    "to_hf": (lambda ds: iter(ds.to_hf()), "load a state that was saved before"),
+    "to_hf, in batches": (lambda ds: ds.to_hf().iter(10), "load a state that was saved before"),
+    "to_hf, mapped": (lambda ds: iter(ds.to_hf().map(lambda row: row)), "load a state that was saved before"),
 }
 
 

@@ -280,6 +280,26 @@ def test_the_epoch_of_a_loaded_state_may_be_set_once_more(rows: fb.Dataset) -> N
     assert batches(later) == whole[1:]
 
 
+def test_the_advice_after_a_function_failed_loses_no_row(rows: fb.Dataset) -> None:
+    fails = [True]
+
+    def fail_once(row: Any) -> Any:
+        if row["id"] == 4 and fails.pop():
+            raise ArithmeticError
+        return row
+
+    ds = rows.to_hf().map(fail_once)
+    taken = iter(ds)
+    before = [next(taken)["id"] for _ in range(4)]
+    state = ds.state_dict()
+    with pytest.raises(ArithmeticError):
+        next(taken)
+    with pytest.raises(fb.ClosedError, match="load a state that was saved before, and iterate again"):
+        next(taken)
+    fails.append(False)
+    assert before + ids(loaded(ds, state)) == ids(rows.to_hf())
+
+
 def test_a_loop_that_runs_keeps_its_states_when_the_next_epoch_is_set(rows: fb.Dataset) -> None:
     ds = ORDERS["shuffled"](rows).to_hf()
     whole = ids(ds)

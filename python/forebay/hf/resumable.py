@@ -35,6 +35,11 @@ OF_ROWS = {SHARE, ROW, "type"}
 
 NO_EPOCH = -1
 
+FROM_EARLIER = (
+    "load a state that was saved before, and iterate again; the present one may leave out the row on which it failed"
+)
+"""How to go on after an error: functions of `datasets` are called once their row is counted."""
+
 IS_OVER = "is_over"
 """Key of a state that was saved after the last row of its epoch."""
 
@@ -114,7 +119,7 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         if state is None:
             # From now on, even before the first item, the state is no longer that of the loop before.
             self._prepare_ex_iterable_for_iteration(batch_size)
-        return Iteration(self._forgetting(items))
+        return Iteration(self._forgetting(items), FROM_EARLIER)
 
     def _forgetting(self, items: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         is_rest, state = self._starting_state_dict is not None, None

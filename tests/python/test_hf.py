@@ -312,10 +312,24 @@ def test_shards_divide_the_rows_in_equal_parts(configured: fb.Dataset, num_shard
         assert sorted(chain.from_iterable(rows)) == sorted(ids_of(configured.batches(32)))
 
 
-@pytest.mark.parametrize(("num_shards", "index"), [(2, 2), (2, -1), (0, 0)])
+@pytest.mark.parametrize(("num_shards", "index"), [(2, 2), (2, -1)])
 def test_a_shard_that_is_none_is_refused(rows: fb.Dataset, num_shards: int, index: int) -> None:
     with pytest.raises(fb.SettingError, match=f"index: expected 0 to {num_shards - 1}.*got {index}"):
         rows.to_hf().shard(num_shards, index)
+
+
+def test_no_shards_are_refused(rows: fb.Dataset) -> None:
+    with pytest.raises(fb.SettingError, match="num_shards: expected 1 to"):
+        rows.to_hf().shard(0, 0)
+
+
+@pytest.mark.parametrize("epoch", [-1, 1 << 63, 1.5, True])
+def test_an_epoch_that_is_none_is_refused_when_it_is_set(rows: fb.Dataset, epoch: Any) -> None:
+    for ds in (rows.to_hf(), rows.to_hf().map(lambda row: row)):
+        with pytest.raises(fb.SettingError, match="epoch: expected"):
+            ds.set_epoch(epoch)
+        ds.set_epoch(np.int64(3))
+        assert ds.epoch == 3
 
 
 def test_nodes_get_the_rows_of_the_ranks_of_a_stream(rows: fb.Dataset) -> None:

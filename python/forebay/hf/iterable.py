@@ -100,7 +100,7 @@ class IterableDataset(ResumableDataset):
         Those that `accelerate` makes for its ranks have one size, so that no rank waits for another's last batch; each
         epoch leaves out fewer rows than there are ranks.
         """
-        num_shards = check_count("num_shards", num_shards, least=0)
+        num_shards = check_count("num_shards", num_shards)
         index = check_count("index", index, least=-MOST_COUNT)
         if not 0 <= index < num_shards:
             raise SettingError(f"index: expected 0 to {num_shards - 1}, one of {num_shards} shards, got {index}")

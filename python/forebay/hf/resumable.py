@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from forebay.exceptions import StateError
 from forebay.hf.versions import import_datasets
 from forebay.iteration import Iteration
+from forebay.options import check_count
 from forebay.passes import MOST_EPOCH
 from forebay.secrets import are_pickled
 from forebay.trainers import goes_on_behind, is_dividing
@@ -176,7 +177,12 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         return {name: value for name, value in state.items() if not name.endswith(("__hffs_cache", "_running"))}
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next loop, which begins at its first row, or at a loaded state of the same epoch."""
+        """Sets the epoch of the next loop, which begins at its first row, or at a loaded state of the same epoch.
+
+        Raises:
+            SettingError: the epoch is no integer, is negative, or is too large.
+        """
+        epoch = check_count("epoch", epoch, least=0, most=MOST_EPOCH)
         is_other = epoch != self.epoch
         if is_other:
             self._starting_state_dict = None

@@ -329,7 +329,7 @@ class Program:
             step = self.collate
             if owns_process and rows.num_rows:
                 seed_generators(seed_of(self.seed, rows, step.purpose))
-            return step.function(self._rows(carried, batch))
+            return step.function(self._rows(carried, batch, rows.num_rows))
         except _WrongResultError as error:
             raise TransformError(f"{self._where(step)} returned for {rows}: {error}") from None
         except _MissingColumnError as error:
@@ -341,13 +341,12 @@ class Program:
             locate(error, rows.positions)
             raise TransformError(f"{self._where(step)} failed on {rows}: {told(error)}") from error
 
-    def _rows(self, carried: _lib.Batch, batch: Any) -> list[Any]:
+    def _rows(self, carried: _lib.Batch, batch: Any, num_rows: int) -> list[Any]:
         """Returns the rows of a batch as a list."""
         if not self.steps:
             return self.opener.rows(carried)
         if not isinstance(batch, dict):
             raise SettingError("collate_fn: rows of a table format cannot be collated after `map`; use another format")
-        num_rows = length_of(next(iter(batch.values()), ())) or 0
         return [{name: row_of(column, index) for name, column in batch.items()} for index in range(num_rows)]
 
     def _where(self, step: Step | Collate | None) -> str:

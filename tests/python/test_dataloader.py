@@ -315,6 +315,16 @@ def test_arguments_of_to_torch_that_ask_for_nothing_go_with_collate_fn(rows: fb.
     assert len(list(fb.DataLoader(rows, 100, collate_fn=list, **nothing))) == 5
 
 
+def test_rows_without_columns_are_as_many(rows: fb.Dataset) -> None:
+    def nothing(_: Any) -> None:
+        return None
+
+    ds = rows.select_columns("id")
+    for empty in (ds.select_columns([]), ds.map(nothing, batched=True, remove_columns="id")):
+        assert list(fb.DataLoader(empty, 200, collate_fn=len)) == [200, 200, 100]
+        assert list(fb.DataLoader(empty, 400, collate_fn=list)) == [[{}] * 400, [{}] * 100]
+
+
 @pytest.mark.parametrize("collate_fn", [None, list])
 def test_arguments_that_do_not_exist_are_the_loaders(rows: fb.Dataset, collate_fn: Any) -> None:
     with pytest.raises(TypeError, match=r"^DataLoader\(\) got an unexpected keyword argument 'foo'$"):

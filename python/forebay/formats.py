@@ -26,6 +26,9 @@ FormatName = Literal["torch", "numpy", "arrow", "pandas", "polars", "jax", "tens
 FormatAlias = Literal["np", "pa", "pd", "pl", "pt", "pyarrow", "python", "pytorch", "tf"]
 """Aliases of them in `datasets`."""
 
+TABLES = ("arrow", "pandas", "polars")
+"""Those whose batches are tables, not dicts."""
+
 _ALIASES: dict[str, FormatName | None] = {
     "np": "numpy",
     "pa": "arrow",

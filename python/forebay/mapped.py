@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay import familiar
 from forebay.exceptions import SettingError
-from forebay.formats import FrameFormat, TensorFormat
+from forebay.formats import TABLES, FrameFormat, TensorFormat
 from forebay.options import PoolOptions, check_count, check_flag, check_names
 from forebay.stages import NO_ARROW
 from forebay.transforms import Collate, Opener, Program, Step, told
@@ -239,8 +239,11 @@ def put_first(
         )
     if not stream.has_rows:
         raise SettingError("pack: functions run on rows, of which packed batches have none; call them in the loop")
+    given = stream._format
+    if steps and collate is not None and given is not None and given.library in TABLES:
+        raise SettingError("collate_fn: rows of a table format cannot be collated after `map`; use another format")
     shuffle = stream._dataset._shuffle
-    program = Program(Opener(stream._format), steps, collate, 0 if shuffle is None else shuffle.seed)
+    program = Program(Opener(given), steps, collate, 0 if shuffle is None else shuffle.seed)
     stage = MapStage(program, workers, keeps_workers=keeps)
     if workers.kind == "processes":
         # Refuses now what cannot be sent.

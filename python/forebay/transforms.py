@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forebay.columns import Masked, length_of, row_of
 from forebay.compat import locate
-from forebay.exceptions import SettingError, TransformError
+from forebay.exceptions import TransformError
 from forebay.python_values import to_python
 
 if TYPE_CHECKING:
@@ -345,8 +345,6 @@ class Program:
         """Returns the rows of a batch as a list."""
         if not self.steps:
             return self.opener.rows(carried)
-        if not isinstance(batch, dict):
-            raise SettingError("collate_fn: rows of a table format cannot be collated after `map`; use another format")
         return [{name: row_of(column, index) for name, column in batch.items()} for index in range(num_rows)]
 
     def _where(self, step: Step | Collate | None) -> str:

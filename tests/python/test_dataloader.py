@@ -325,6 +325,15 @@ def test_rows_without_columns_are_as_many(rows: fb.Dataset) -> None:
         assert list(fb.DataLoader(empty, 400, collate_fn=list)) == [[{}] * 400, [{}] * 100]
 
 
+@pytest.mark.parametrize("compat", [None, "datasets"])
+def test_rows_of_tables_are_not_collated_behind_a_function(rows: fb.Dataset, compat: Any) -> None:
+    for name in ("arrow", "pandas", "polars"):
+        ds = rows.with_format(name, compat=compat)
+        assert list(fb.DataLoader(ds, 200, collate_fn=len)) == [200, 200, 100]
+        with pytest.raises(fb.SettingError, match="collate_fn: rows of a table format cannot be collated after `map`"):
+            fb.DataLoader(ds.map(functions.unchanged, batched=True), 200, collate_fn=len)
+
+
 @pytest.mark.parametrize("collate_fn", [None, list])
 def test_arguments_that_do_not_exist_are_the_loaders(rows: fb.Dataset, collate_fn: Any) -> None:
     with pytest.raises(TypeError, match=r"^DataLoader\(\) got an unexpected keyword argument 'foo'$"):

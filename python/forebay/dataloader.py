@@ -353,7 +353,7 @@ def _in_format(
     """Returns a stream in the dataset's own format, from which rows are made."""
     for name, instead in OF_BATCHES.items():
         value = settings.pop(name, None)
-        if value is not None and value is not False:
+        if not isinstance(value, bool | dict | None) or value:
             raise SettingError(
                 f"{name}: `collate_fn` is given rows of the dataset's format, not the batches of `to_torch`; {instead}"
             )

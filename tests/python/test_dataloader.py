@@ -312,7 +312,8 @@ def test_what_is_about_workers_goes_with_those_of_map_where_it_holds(rows: fb.Da
 
 def test_arguments_of_to_torch_that_ask_for_nothing_go_with_collate_fn(rows: fb.Dataset) -> None:
     nothing = dict.fromkeys(("forms", "compat", "padding", "pack", "decode"))
-    assert len(list(fb.DataLoader(rows, 100, collate_fn=list, **nothing))) == 5
+    for settings in (nothing, {"forms": {}, "padding": False, "decode": {}}):
+        assert len(list(fb.DataLoader(rows, 100, collate_fn=list, **settings))) == 5
 
 
 def test_rows_without_columns_are_as_many(rows: fb.Dataset) -> None:

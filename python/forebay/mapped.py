@@ -12,6 +12,7 @@ from forebay import familiar
 from forebay.exceptions import SettingError
 from forebay.formats import TABLES, FrameFormat, TensorFormat
 from forebay.options import PoolOptions, check_count, check_flag, check_names
+from forebay.shaping import Pad
 from forebay.stages import NO_ARROW
 from forebay.transforms import Collate, Opener, Program, Step, told
 
@@ -205,7 +206,9 @@ def make_step(
     if not batched and isinstance(given, TensorFormat) and given._library not in ("torch", "numpy"):
         raise SettingError(f"batched: rows of {given._library} have no form of their own; pass `batched=True`")
     if number == 0:
-        dataset._native.select_columns(list(dict.fromkeys((*(wanted or ()), *removed))))
+        # Padding, which comes before the functions, adds a mask.
+        named = dict.fromkeys((*(wanted or ()), *removed))
+        dataset._native.select_columns([name for name in named if name != Pad.mask])
     step = Step(function, batched, with_indices, with_seeds, wanted, removed, dict(fn_kwargs or {}), str(number))
     return step, make_workers(num_proc, num_threads, pool)
 

@@ -268,6 +268,16 @@ def test_settings_that_cannot_be_are_refused(options: dict[str, Any], said: str)
         fb.Pad(**options)
 
 
+def test_a_function_may_name_the_mask_that_padding_adds(ds: fb.Dataset) -> None:
+    expected = list(batches_of(ds, True))
+    rows = ds.map(lambda mask: {"num": mask.sum(1)}, batched=True, input_columns="attention_mask")
+    assert [batch["num"].tolist() for batch in batches_of(rows, True)] == [
+        batch["attention_mask"].sum(1).tolist() for batch in expected
+    ]
+    bare = ds.map(lambda _: None, batched=True, remove_columns=["attention_mask", "labels"])
+    assert next(iter(batches_of(bare, True))).keys() == expected[0].keys() - {"attention_mask", "labels"}
+
+
 def test_rows_too_long_for_the_memory_are_an_error(tmp_path: Path) -> None:
     rows = [[1, 2, 3]] * 4095 + [list(range(1_000_000))]
     pa.parquet.write_table(pa.table({"input_ids": pa.array(rows, pa.list_(pa.int32()))}), tmp_path / "x.parquet")

@@ -1332,6 +1332,8 @@ def test_options_that_cannot_work_are_refused(settings: dict[str, Any], words: s
 def test_columns_that_are_not_there_are_refused(rows: fb.Dataset) -> None:
     with pytest.raises(fb.ColumnNotFoundError, match="lable"):
         rows.map(functions.doubled, input_columns=["lable"])
+    with pytest.raises(fb.TransformError, match="input_columns: the batch has no column `attention_mask`, only"):
+        list(rows.map(functions.doubled, batched=True, input_columns=["attention_mask"]).to_torch(8))
     with pytest.raises(fb.SettingError, match="pass `batched=True`"):
         rows.with_format("arrow").map(functions.doubled)
     with pytest.raises(fb.SettingError, match="expected a function, got 3"):

@@ -174,7 +174,7 @@ class Ordered:
                     # First: when batches are taken, others are gathered at once.
                     self._crew.supply(stream)
                     stream = None
-                if not (waits and not self._items) and not self._batches.is_ready():
+                if (self._items or not waits) and not self._batches.is_ready():
                     return
                 item = next(self._batches, None)
             except Exception as error:  # noqa: BLE001 - raised after the batches before it

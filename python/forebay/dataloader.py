@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
 
 from forebay import familiar
 from forebay.exceptions import SettingError
-from forebay.options import PoolOptions, check_count, check_flag
+from forebay.options import PoolOptions, as_number, check_count, check_flag
 from forebay.trainers import epoch_meant, goes_on_behind, is_a_batch_ahead
 
 if TYPE_CHECKING:
@@ -313,11 +313,10 @@ def _workers(num_workers: int, prefetch: int | None, timeout: float, context: An
             f"multiprocessing_context: expected 'spawn', 'forkserver' or a context of one of them, got {context!r}"
         )
     method = find() if callable(find) else context
-    seconds: object = timeout
     try:
         options = PoolOptions(
             prefetch=PoolOptions.prefetch if prefetch is None else prefetch,
-            timeout=None if isinstance(seconds, int | float) and not seconds else timeout,
+            timeout=None if as_number(timeout) == 0 else timeout,
             start_method=cast("StartMethod", method or "spawn"),
             worker_init_fn=init,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from operator import index
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -59,9 +60,10 @@ class ReadOptions:
     def __post_init__(self) -> None:
         keep_count(self, "memory_limit", least=LEAST_MEMORY_LIMIT)
         check_choice("on_error", self.on_error, OnError)
-        if isinstance(self.max_skipped, float):
-            if not 0 <= self.max_skipped < 1:
-                raise SettingError(f"max_skipped: expected a number of rows or a share below 1, got {self.max_skipped}")
+        if isinstance(share := as_number(self.max_skipped), float):
+            if not 0 <= share < 1:
+                raise SettingError(f"max_skipped: expected a number of rows or a share below 1, got {share}")
+            object.__setattr__(self, "max_skipped", share)
         else:
             keep_count(self, "max_skipped", least=0)
         if self.on_error == "raise" and self.max_skipped != DEFAULT_MAX_SKIPPED:
@@ -148,11 +150,11 @@ class PoolOptions:
 
     def __post_init__(self) -> None:
         keep_count(self, "prefetch", most=1024)
-        seconds: object = self.timeout
-        if seconds is not None and (
-            isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0
-        ):
-            raise SettingError(f"timeout: expected seconds above 0, or None, got {self.timeout!r}")
+        if self.timeout is not None:
+            seconds = as_number(self.timeout)
+            if seconds is None or not seconds > 0:
+                raise SettingError(f"timeout: expected seconds above 0, or None, got {self.timeout!r}")
+            object.__setattr__(self, "timeout", seconds)
         method: object = self.start_method
         if not is_choice(method, StartMethod):
             is_fork = isinstance(method, str) and method == "fork"
@@ -289,6 +291,13 @@ def check_flag(name: str, value: object) -> None:
     """Refuses a value that is not True or False."""
     if not isinstance(value, bool):
         raise SettingError(f"{name}: expected True or False, got {value!r}")
+
+
+def as_number(value: object) -> int | float | None:
+    """Returns a number, also given as NumPy's, as Python's; None for other values, and for True and False."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def check_count(name: str, value: Any, *, least: int = 1, most: int = MOST_COUNT) -> int:

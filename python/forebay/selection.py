@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay import _lib
 from forebay.exceptions import SettingError
-from forebay.options import check_count, check_options, check_text
+from forebay.options import as_number, check_count, check_options, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -187,6 +187,7 @@ def _place(uri: Uri, storage_options: Mapping[str, Any] | None) -> tuple[str, di
 
 def _fraction(value: object) -> float:
     """Returns a number as a float, as the core takes it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    number = as_number(value)
+    if number is None:
         raise TypeError
-    return float(value)
+    return float(number)

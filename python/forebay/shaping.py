@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forebay.access import is_number
 from forebay.exceptions import SettingError
-from forebay.options import OnError, check_choice, check_count, check_flag, check_names, check_text, keep_count
+from forebay.options import (
+    OnError,
+    as_number,
+    check_choice,
+    check_count,
+    check_flag,
+    check_names,
+    check_text,
+    keep_count,
+)
 
 if TYPE_CHECKING:
     from forebay.formats import Format
@@ -32,13 +41,16 @@ MAX_PIXELS = 178_956_970
 """The most pixels of an encoded image by default: PIL's limit for decompression bombs."""
 
 
-def _check_values(values: object) -> None:
+def _keep_values(options: Pad | Pack) -> None:
+    """Checks the padding values, and makes them Python numbers."""
+    values: object = options.values
     if not isinstance(values, Mapping):
         raise SettingError(f'values: expected a dict such as {{"labels": -100}}, got {values!r}')
-    for column, value in values.items():
-        check_text("values", column)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-            raise SettingError(f"values[{column!r}]: expected a number, got {value!r}")
+    numbers = {check_text("values", column): as_number(value) for column, value in values.items()}
+    for column, number in numbers.items():
+        if number is None or not abs(number) <= sys.float_info.max:
+            raise SettingError(f"values[{column!r}]: expected a number, got {values[column]!r}")
+    object.__setattr__(options, "values", numbers)
 
 
 def _integers(dtype: Dtype | None) -> str:
@@ -92,7 +104,7 @@ class Pad:
         keep_count(self, "multiple_of", most=1 << 20)
         check_choice("side", self.side, Side)
         check_choice("truncation_side", self.truncation_side, Side)
-        _check_values(self.values)
+        _keep_values(self)
         _check_dtype(self.dtype)
         if self.mask is not None:
             check_text("mask", self.mask)
@@ -150,7 +162,7 @@ class Pack:
             if not self.columns:
                 raise SettingError("columns: expected at least one, got none")
         keep_count(self, "window", most=1 << 24)
-        _check_values(self.values)
+        _keep_values(self)
         check_flag("labels", self.labels)
         check_flag("flatten", self.flatten)
         _check_dtype(self.dtype)
@@ -249,14 +261,15 @@ class Image:
 
 
 def _check_flip(value: object) -> None:
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
+    share = value if isinstance(value, bool) else as_number(value)
+    if share is None or not 0 <= share <= 1:
         raise SettingError(f"flip: expected True, False or a share from 0 to 1, got {value!r}")
 
 
 def _check_range(name: str, value: object, *, most: float) -> None:
-    is_pair = isinstance(value, tuple | list) and len(value) == 2
-    numbers = [number for number in value if isinstance(number, int | float)] if isinstance(value, tuple | list) else []
-    if not is_pair or len(numbers) != 2 or not 0 < numbers[0] <= numbers[1] <= min(most, sys.float_info.max):
+    numbers: list[Any] = [as_number(number) for number in value] if isinstance(value, tuple | list) else []
+    is_pair = len(numbers) == 2 and None not in numbers
+    if not is_pair or not 0 < numbers[0] <= numbers[1] <= min(most, sys.float_info.max):
         within = f" within 0 to {most:g}" if math.isfinite(most) else " above 0"
         raise SettingError(f"{name}: expected (least, most){within}, got {value!r}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import builtins
+import json
 import os
 import pickle
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import pytest
 from programs import run_python
 
 import forebay as fb
+from forebay.options import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -466,6 +468,21 @@ def test_an_error_in_a_stream_is_raised_again_never_a_hang(corpus):
         list(iterator)
     with pytest.raises(fb.NotFoundError):
         list(ds.batches(100))
+
+
+def test_numbers_of_numpy_are_settings_like_those_of_python():
+    for kind in (np.int64, np.uint8, np.float32):
+        assert fb.Pad(values={"a": kind(5)}) == fb.Pad(values={"a": 5})
+        assert json.dumps(fb.Pack(length=8, values={"a": kind(5)}).values) == json.dumps({"a": kind(5).item()})
+        assert fb.PoolOptions(timeout=kind(3)) == fb.PoolOptions(timeout=3)
+        fb.Image(8, scale=(np.float32(0.5), kind(1)), ratio=(kind(1), kind(2)), flip=kind(1))
+    assert ReadOptions(on_error="skip", max_skipped=np.float32(0.25)).skippable(100) == 25
+    assert ReadOptions(on_error="skip", max_skipped=np.int64(3)).skippable(100) == 3
+    for flag in (True, np.True_):
+        with pytest.raises(fb.SettingError, match="expected a number"):
+            fb.Pad(values={"a": flag})
+        with pytest.raises(fb.SettingError, match="expected seconds above 0"):
+            fb.PoolOptions(timeout=flag)
 
 
 AGAIN = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -157,6 +158,7 @@ def test_a_split_leaks_nothing(ds: fb.Dataset) -> None:
     assert again == [train, validation, test]
     fractions: Any = (part for part in (0.8, 0.15, 0.05))
     assert kept.split(fractions, seed=7) == again
+    assert kept.split(np.array([0.5, 0.5], np.float32)) == kept.split([0.5, 0.5])
 
 
 def test_shards_are_evaluated_apart_and_merged(ds: fb.Dataset) -> None:

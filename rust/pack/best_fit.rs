@@ -54,6 +54,11 @@ impl BestFit {
         Ok(sequences.skip(usize::try_from(skipped).unwrap_or(usize::MAX)).collect())
     }
 
+    /// Returns whether there are tokens that are not in a sequence yet.
+    pub(super) fn has_tokens(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
     /// Returns the first document that is not in a sequence yet.
     pub(super) fn first_needed(&self) -> u64 {
         self.begin

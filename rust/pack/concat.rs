@@ -59,6 +59,11 @@ impl Concat {
         Ok(is_wanted.then_some((open, Mark { document: num_documents, done: 0 })).into_iter().collect())
     }
 
+    /// Returns whether there are tokens that are not in a sequence yet.
+    pub(super) fn has_tokens(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// Returns the first document with tokens that are not in a sequence yet.
     pub(super) fn first_needed(&self) -> u64 {
         self.open.first().map_or(u64::MAX, |piece| piece.document)

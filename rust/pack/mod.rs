@@ -90,6 +90,16 @@ enum Decider {
     BestFit(BestFit),
 }
 
+impl Decider {
+    /// Returns whether there are tokens that are not in a sequence yet.
+    fn has_tokens(&self) -> bool {
+        match self {
+            Self::Concat(concat) => concat.has_tokens(),
+            Self::BestFit(best_fit) => best_fit.has_tokens(),
+        }
+    }
+}
+
 /// Documents that were read together.
 #[derive(Debug)]
 struct Source {
@@ -186,18 +196,25 @@ impl Packer {
     /// [`Error::NotAState`] if the mark claims more than there is.
     pub fn end(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.is_ended, true) {
+            let has_rest = self.decider.has_tokens();
             let decided = match &mut self.decider {
                 Decider::Concat(concat) => concat.end(self.num_documents)?,
                 Decider::BestFit(best_fit) => best_fit.end(self.num_documents)?,
             };
             self.sequences.extend(decided);
+            if !has_rest && let Some((_, mark)) = self.sequences.back_mut() {
+                // Behind empty documents, too: the state after the last sequence is that of the end.
+                *mark = Mark { document: self.num_documents, done: 0 };
+            }
         }
         Ok(())
     }
 
     /// Returns whether there is a batch.
     pub fn has_batch(&self) -> bool {
-        let is_whole = self.sequences.len() >= self.settings.batch_size;
+        // The mark after the last sequence is known at the end only.
+        let may_be_last = !self.is_ended && !self.decider.has_tokens();
+        let is_whole = self.sequences.len() >= self.settings.batch_size + usize::from(may_be_last);
         is_whole || self.is_ended && !self.settings.drop_last && !self.sequences.is_empty()
     }
 

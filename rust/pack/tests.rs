@@ -115,6 +115,9 @@ proptest! {
         let batches = packed(&settings, &lengths, Mark::default(), read);
         let rows: Vec<Vec<i64>> = batches.iter().flat_map(|(rows, _)| rows.clone()).collect();
         prop_assert_eq!(&rows, &expected);
+        if let Some((_, mark)) = batches.last() {
+            prop_assert_eq!(*mark, Mark { document: lengths.len() as u64, done: 0 }, "behind empty documents, too");
+        }
         let mut num_delivered = 0;
         for (rows, mark) in &batches {
             num_delivered += rows.len();

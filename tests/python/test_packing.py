@@ -487,6 +487,31 @@ def test_a_state_behind_the_last_full_batch_gives_way_to_the_epoch_that_was_set(
     assert rows_of(later) == []
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("mode", ["concat", "best_fit"])
+@pytest.mark.parametrize("num_empty", [1, 3, 600])
+def test_a_state_behind_the_last_batch_is_over_though_empty_documents_follow(
+    tmp_path: Path, num_empty: int, mode: Any, drop_last: bool
+) -> None:
+    documents = [tokens_of(document, 4) for document in range(10)] + [[]] * num_empty
+    write_fragments(tmp_path, pa.table({"input_ids": pa.array(documents, pa.list_(pa.int32()))}), row_group_rows=10)
+
+    def make() -> Any:
+        pack = fb.Pack(length=4, mode=mode, window=5)
+        return stream_of(fb.load_dataset(tmp_path, split="train"), pack, 2, drop_last=drop_last)
+
+    stream, states = make(), []
+    for _ in stream:
+        states.append(json.loads(json.dumps(stream.state_dict())))
+    assert [state["position"] for state in states[-2:]] == [5 if mode == "best_fit" else 8, 10 + num_empty]
+    for state, epoch, num_batches in ((states[-1], 1, 5), (states[-2], 0, 1)):
+        later = make()
+        later.set_epoch(1)
+        later.load_state_dict(state)
+        assert len(list(later)) == num_batches
+        assert later.epoch == epoch
+
+
 @pytest.mark.parametrize(
     ("mode", "lengths", "num_rows"),
     [

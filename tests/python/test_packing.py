@@ -500,9 +500,8 @@ def test_a_state_behind_the_last_batch_is_over_though_empty_documents_follow(
         pack = fb.Pack(length=4, mode=mode, window=5)
         return stream_of(fb.load_dataset(tmp_path, split="train"), pack, 2, drop_last=drop_last)
 
-    stream, states = make(), []
-    for _ in stream:
-        states.append(json.loads(json.dumps(stream.state_dict())))
+    stream = make()
+    states = [json.loads(json.dumps(stream.state_dict())) for _ in stream]
     assert [state["position"] for state in states[-2:]] == [5 if mode == "best_fit" else 8, 10 + num_empty]
     for state, epoch, num_batches in ((states[-1], 1, 5), (states[-2], 0, 1)):
         later = make()

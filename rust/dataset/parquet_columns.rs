@@ -253,7 +253,10 @@ impl FetchedRanges {
         let mut parts = Vec::new();
         let mut at = range.start;
         while at < range.end || parts.is_empty() {
-            let place = self.ranges.iter().position(|have| have.start <= at && at < have.end.max(have.start + 1))?;
+            // Of an empty range that was fetched, only an empty one is a part.
+            let has_next =
+                |have: &Range<u64>| have.start <= at && (at < have.end || range.is_empty() && at == have.start);
+            let place = self.ranges.iter().position(has_next)?;
             let (have, body) = (&self.ranges[place], self.bodies.get(place)?);
             let start = usize::try_from(at - have.start).ok()?;
             at = range.end.min(have.end);
@@ -396,4 +399,25 @@ fn caught<T>(decode: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Parq
 /// Returns the error for bytes that no writer produces.
 pub(super) fn damaged(said: &str) -> ParquetError {
     ParquetError::General(format!("a page or its index is corrupt: {said}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_found_behind_a_range_without_any() {
+        let body = Bytes::from_static(b"0123456789");
+        let ranges = vec![4..4, 4..7, 7..10];
+        let bodies = ranges.iter().map(|range| Body::Here(body.slice(range.start..range.end)));
+        let fetched = FetchedRanges {
+            bodies: bodies.collect(),
+            ranges: ranges.iter().map(|range| range.start as u64..range.end as u64).collect(),
+        };
+        let get = |range: Range<u64>| fetched.get(&range).map(Result::unwrap);
+        assert_eq!(get(4..7), Some(body.slice(4..7)));
+        assert_eq!(get(5..9), Some(body.slice(5..9)));
+        assert_eq!(get(4..4), Some(Bytes::new()));
+        assert_eq!((get(3..5), get(9..11), get(10..10)), (None, None, None));
+    }
 }

@@ -16,7 +16,27 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from fault_proxy import Fault, FaultProxy
+from hostile import (
+    COLUMNS,
+    COMPRESSED_SIZE,
+    DATA_OFFSET,
+    I32,
+    I64,
+    LIST,
+    METADATA,
+    OFFSET_INDEX_LENGTH,
+    OFFSET_INDEX_OFFSET,
+    ROW_GROUPS,
+    STRUCT,
+    Items,
+    Struct,
+    encode,
+    join,
+    parquet,
+    split,
+)
 from hub_data import ids_file
+from programs import run_python
 from rows import ids
 from torchdata.stateful_dataloader import StatefulDataLoader
 from upstreams import Objects
@@ -478,6 +498,35 @@ def test_rows_that_can_be_read_by_themselves_are_not_missing(tmp_path: Path, col
             assert wanted - set(flat(read(stream))) == missing & wanted
             assert stream.stats()["rows_skipped"] == len(missing & wanted)
     assert num_damaged, "some are damaged"
+
+
+SKIPPING = """
+import sys
+import warnings
+
+import forebay as fb
+
+warnings.simplefilter("ignore")
+try:
+    print(sum(1 for batch in fb.load_dataset(sys.argv[1], split="train").batches(10, on_error=sys.argv[2])))
+except fb.DataError as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_column_without_a_byte_of_its_own_is_an_error(tmp_path: Path, on_error: str) -> None:
+    """It claims to begin where the next one does."""
+    table = pa.table({"a": range(100), "b": range(100)})
+    pages, footer = split(parquet(table, write_page_index=True, use_dictionary=False, compression="none"))
+    a, b = footer[ROW_GROUPS][0][COLUMNS]
+    at = b[METADATA][DATA_OFFSET]
+    a[METADATA][DATA_OFFSET], a[METADATA][COMPRESSED_SIZE] = at, 0
+    page = Struct({1: (I64, at), 2: (I32, 0), 3: (I64, 0)})
+    index = encode(STRUCT, Struct({1: (LIST, Items(STRUCT, [page]))}))
+    a[OFFSET_INDEX_OFFSET], a[OFFSET_INDEX_LENGTH] = len(pages), len(index)
+    (tmp_path / "x.parquet").write_bytes(join(pages + index, footer))
+    assert run_python(SKIPPING, tmp_path / "x.parquet", on_error).strip().endswith("Error")
 
 
 @pytest.mark.parametrize(("first", "then"), [*itertools.permutations((2 << 20, 8 << 20, 64 << 20), 2)])

@@ -409,8 +409,13 @@ impl EpochReader {
         let fragment = snapshot.fragment(*row_group);
         let layout = &self.layouts[row_group.fragment as usize];
         let bounds = bounds_of_reads(self.memory_limit);
-        let (gap_bytes, is_shuffled) = (snapshot.gap_bytes(fragment), self.settings != OrderSettings::Sequential);
-        fragment.cut_by_cost(layout, row_group.index, rows, gap_bytes, bounds, is_shuffled)
+        let gap_bytes = snapshot.gap_bytes(fragment);
+        fragment.cut_by_cost(layout, row_group.index, rows, gap_bytes, bounds, self.is_reordered())
+    }
+
+    /// Returns whether decoded rows are stored in the order in which they leave. Those without columns need no place.
+    fn is_reordered(&self) -> bool {
+        self.settings != OrderSettings::Sequential && !self.schema().fields().is_empty()
     }
 
     /// Returns the error for a value of the row at a position, with the row's location.

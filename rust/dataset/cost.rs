@@ -29,6 +29,15 @@ const USUAL_PAGE_BYTES: u64 = 1 << 20;
 /// Parts are made so small that no offsets reach farther: three fourths of what 32 bits hold, since this is estimated.
 const MOST_OFFSETS: u64 = 3 << 29;
 
+/// Bytes per row while the order of rows is computed: a key and the row's number twice, to sort them, and buckets.
+const ORDERING_BYTES: u64 = 17;
+
+/// Bytes per row of an order: the row at each place while it is decoded, and the place of each row until it has left.
+const ORDER_BYTES: u64 = 4;
+
+/// Orders of fewer rows are not counted: each takes less than a small page.
+const LEAST_ORDERED_ROWS: u32 = 1024;
+
 /// Maximum number of parts that [`cut`] makes.
 const MAX_PARTS: usize = 1024;
 
@@ -60,6 +69,17 @@ impl ReadCost {
     /// Returns the cost if rows are reordered: `largest` is temporarily held twice, while fetched bytes no longer are.
     pub(crate) fn in_another_order(self, largest: u64) -> Self {
         Self { working: self.working.max(largest.saturating_sub(self.fetched)), ..self }
+    }
+
+    /// Returns the cost with the order of `num_rows` rows, which is computed before they are decoded.
+    pub(crate) fn with_order_of(self, num_rows: u32) -> Self {
+        if num_rows < LEAST_ORDERED_ROWS {
+            return self;
+        }
+        let bytes = |of_row: u64| u64::from(num_rows).saturating_mul(of_row);
+        let decoded = self.decoded.saturating_add(bytes(ORDER_BYTES));
+        let while_decoding = self.working.saturating_add(bytes(ORDER_BYTES));
+        Self { working: while_decoding.max(bytes(ORDERING_BYTES).saturating_sub(decoded)), decoded, ..self }
     }
 }
 
@@ -106,11 +126,14 @@ struct CostOfParts {
 }
 
 impl CostOfParts {
-    fn and(self, part: ReadCost, is_shuffled: bool) -> Self {
-        let whole = if is_shuffled { part.in_another_order(part.largest) } else { part };
+    fn and(self, part: ReadCost, num_rows: u32, is_shuffled: bool) -> Self {
+        let (largest, needed) = match is_shuffled {
+            true => (part.with_order_of(num_rows), part.in_another_order(part.largest).with_order_of(num_rows)),
+            false => (part, part),
+        };
         Self {
-            largest: self.largest.max(part.total()),
-            needed: self.needed.max(whole.total()),
+            largest: self.largest.max(largest.total()),
+            needed: self.needed.max(needed.total()),
             fetched: self.fetched.saturating_add(part.fetched),
             offsets: self.offsets.max(part.offsets),
         }
@@ -234,8 +257,9 @@ impl Fragment {
         is_shuffled: bool,
     ) -> Vec<Range<u32>> {
         let measure = |parts: &[Range<u32>]| {
-            let costs = parts.iter().map(|part| self.read_cost(layout, row_group, part, gap_bytes));
-            costs.fold(CostOfParts::default(), |all, cost| all.and(cost, is_shuffled))
+            let cost_of = |part: &Range<u32>| self.read_cost(layout, row_group, part, gap_bytes);
+            let all = CostOfParts::default();
+            parts.iter().fold(all, |all, part| all.and(cost_of(part), part.end - part.start, is_shuffled))
         };
         let mut best = vec![rows.clone()];
         let mut cost = measure(&best);
@@ -467,6 +491,16 @@ mod tests {
         assert_eq!(cut_pages(&pages, &(0..60), 2), [0..20, 20..60]);
         assert_eq!(cut_pages(&pages, &(0..60), 64), [0..10, 10..20, 20..25, 25..40, 40..60]);
         assert_eq!(cut_pages(&[], &(3..60), 4).len(), 1);
+    }
+
+    #[test]
+    fn an_order_costs_what_its_rows_do_not_take_anyway() {
+        let bytes = |of_row: u64| {
+            let rows = ReadCost { fetched: 2000 * of_row, decoded: 2000 * of_row, ..ReadCost::default() };
+            assert_eq!(rows.with_order_of(100), rows);
+            rows.with_order_of(2000).total() - rows.total()
+        };
+        assert_eq!([0, 1, 8, 100].map(bytes), [17 * 2000, 16 * 2000, 9 * 2000, 8 * 2000]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{Fields, Schema};
 
-use super::{EpochReader, OrderSettings};
+use super::EpochReader;
 use crate::dataset::{Decoded, ReadCost, RowGroupRead, Storing, field_of};
 use crate::decode::Body;
 use crate::error::{Error, Result};
@@ -140,8 +140,9 @@ impl EpochReader {
             }
             let mut cost = self.read_cost(&row_group, &raw);
             cost.decoded = part_of(cost.decoded, num_kept, raw.end - raw.start);
-            if self.settings != OrderSettings::Sequential {
-                cost = cost.in_another_order(part_of(cost.largest, num_kept, raw.end - raw.start));
+            if self.is_reordered() {
+                let largest = part_of(cost.largest, num_kept, raw.end - raw.start);
+                cost = cost.in_another_order(largest).with_order_of(num_kept);
             }
             parts.push(Part { kept: first..first + num_kept, cost });
             first += num_kept;

@@ -113,7 +113,8 @@ impl Shelves {
         let least = (schema.fields().len() * LEAST_COLUMN_BYTES).max(1) as u64;
         let num_shelves = usize::try_from(num_bytes / least).unwrap_or(MAX_SHELVES).clamp(1, MAX_SHELVES);
         let helps = num_rows >= LEAST_ROWS || num_shelves > 1 && num_rows > 1;
-        let order = helps.then(order)?.filter(|order| order.len() == num_rows)?;
+        let has_columns = !schema.fields().is_empty();
+        let order = (has_columns && helps).then(order)?.filter(|order| order.len() == num_rows)?;
         Self::of(order, num_shelves)
     }
 

@@ -1,7 +1,7 @@
 //! Recovers from parts with damaged pages all rows that can be decoded individually.
 //!
-//! So which rows are missing depends only on the object, not on what was read at once. A row group without a page index
-//! is lost as a whole: nothing tells where its pages begin.
+//! So which rows are missing depends only on the object, not on what was read at once: those that cannot be decoded by
+//! themselves. A row group without a page index is lost as a whole: nothing tells where its pages begin.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,6 +13,9 @@ use super::EpochReader;
 use crate::dataset::{FetchedRanges, RowGroupRead, RowGroupRef};
 use crate::plan::PieceId;
 use crate::rows::RowSet;
+
+/// Rows that are decoded individually before more are taken for damaged altogether.
+const MOST_TRIED: u32 = 16;
 
 /// What is left of a part.
 #[derive(Debug)]
@@ -141,21 +144,21 @@ impl Probe<'_> {
         Some(read.decode_at_once(bodies).is_ok())
     }
 
-    /// Collects those of some rows, counted within the part, that cannot be decoded: all of them if the first, middle
-    /// and last one fail individually, as in a page with a wrong checksum; otherwise recurses into halves, as for a few
-    /// values that are invalid for the type. Returns whether to go on.
+    /// Collects those of some rows, counted within the part, that cannot be decoded: all of them if [`MOST_TRIED`] fail
+    /// individually, as in a page with a wrong checksum; otherwise recurses into halves, as for a few values that are
+    /// invalid for the type. Returns whether to go on.
     fn find_damaged(&self, rows: Range<u32>, damaged: &mut Damaged) -> Option<bool> {
         let set_of =
             |rows: Range<u32>| RowSet::from_rows(&self.all.nth(&rows.collect::<Vec<_>>()), self.row_group.num_rows);
         if rows.is_empty() || self.is_sound(set_of(rows.clone()))? {
             return Some(true);
         }
-        let middle = rows.start + (rows.end - rows.start) / 2;
-        for row in [rows.start, middle, rows.end - 1] {
+        for row in tried(&rows) {
             if rows.len() > 1 && self.is_sound(set_of(row..row + 1))? {
                 if !(self.go_on)(damaged.num_rows) {
                     return Some(false);
                 }
+                let middle = rows.start + (rows.end - rows.start) / 2;
                 let goes_on = self.find_damaged(rows.start..middle, damaged)?;
                 return Some(goes_on && self.find_damaged(middle..rows.end, damaged)?);
             }
@@ -164,6 +167,19 @@ impl Probe<'_> {
         damaged.runs.push(rows);
         Some(true)
     }
+}
+
+/// Returns the rows to try of some that may all be damaged: the first and the last, where damage may not have begun or
+/// be over, and others spread over them, in step with no pattern of rows (by the golden ratio).
+fn tried(rows: &Range<u32>) -> Vec<u32> {
+    const GOLDEN: u32 = 0x9e37_79b9;
+    let num_rows = rows.end - rows.start;
+    if num_rows <= MOST_TRIED {
+        return rows.clone().collect();
+    }
+    let place = |number: u32| (u64::from(number.wrapping_mul(GOLDEN)) * u64::from(num_rows)) >> u32::BITS;
+    let spread = |number| rows.start + u32::try_from(place(number)).unwrap_or(0);
+    (0..MOST_TRIED - 1).map(spread).chain([rows.end - 1]).collect()
 }
 
 /// Returns ranges in ascending order, with touching or overlapping ones merged.
@@ -245,6 +261,18 @@ mod tests {
         assert_eq!(some.damaged, damaged[..3]);
         assert!(some.left.is_none());
         assert!(num_tries.get() < num_tries_for_all / 2);
+    }
+
+    #[test]
+    fn rows_are_tried_at_both_ends_and_everywhere_between() {
+        assert_eq!(tried(&(7..8)), [7]);
+        assert_eq!(tried(&(3..19)), (3..19).collect::<Vec<_>>());
+        for rows in [3..20, 0..4000, u32::MAX - 1000..u32::MAX, 0..u32::MAX] {
+            let mut tried = tried(&rows);
+            tried.sort_unstable();
+            assert_eq!((tried[0], tried[tried.len() - 1]), (rows.start, rows.end - 1));
+            assert!(tried.windows(2).all(|pair| pair[1] - pair[0] <= (rows.end - rows.start) / 7 + 1), "{tried:?}");
+        }
     }
 
     #[test]

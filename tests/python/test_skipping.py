@@ -500,6 +500,27 @@ def test_rows_that_can_be_read_by_themselves_are_not_missing(tmp_path: Path, col
     assert num_damaged, "some are damaged"
 
 
+@pytest.mark.parametrize("memory_limit", [1 << 20, 64 << 20])
+def test_rows_between_those_of_a_page_that_cannot_be_read_are_there(
+    tmp_path: Path, order: Any, memory_limit: int
+) -> None:
+    """However many rows of the page are read at once: those of another column take more."""
+    num_rows = 1200
+    bad = {0, num_rows // 2, num_rows - 1}
+    texts = [f"{row:05}{'~' if row in bad else '.'}" for row in range(num_rows)]
+    table = pa.table({"id": range(num_rows), "text": texts, "heavy": [random.Random(5).randbytes(900)] * num_rows})
+    options: dict[str, Any] = {"write_page_index": True, "data_page_size": 1 << 15, "write_batch_size": 20}
+    path = tmp_path / "x.parquet"
+    pq.write_table(table, path, use_dictionary=False, compression="none", **options)
+    body = path.read_bytes()
+    for row in bad:
+        body = body.replace(f"{row:05}~".encode(), f"{row:05}".encode() + b"\xff")
+    path.write_bytes(body)
+    stream = skipping(order(opened(path)), 50, memory_limit=memory_limit)
+    kept = {row for batch in read(order(opened(path)).select_columns("id").batches(100)) for row in batch}
+    assert kept - set(flat(read(stream))) == bad & kept
+
+
 SKIPPING = """
 import sys
 import warnings

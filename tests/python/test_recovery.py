@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import fault_edits
 import pyarrow as pa
@@ -447,6 +447,29 @@ def test_an_object_that_shrank_has_changed():
         web.objects["x.parquet"] = BODY[:3]
         with pytest.raises(fb.ObjectChangedError, match="x.parquet"):
             ids(ds)
+
+
+class Written(Objects):
+    """Objects that may be put there."""
+
+    def ask(self, asked: Asked) -> Answer:
+        if asked.method != "PUT":
+            return super().ask(asked)
+        self.objects[unquote(urlsplit(asked.path).path).lstrip("/")] = asked.body
+        return Answer(200, {"etag": '"one"', "content-length": "0"})
+
+
+@pytest.mark.parametrize("bucket", ["latest", "computeMetadata"])
+def test_a_bucket_may_be_called_like_a_part_of_a_metadata_service(bucket, tmp_path):
+    (tmp_path / "x.parquet").write_bytes(BODY)
+    with FaultProxy(Written()) as proxy:
+        proxy.faults = [refused := Fault(status=503, method="PUT", where="m.forebay")]
+        options = {"aws_endpoint_url": proxy.url, "aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+        ds = fb.load_dataset(tmp_path / "x.parquet", split="train")
+        with pytest.warns(fb.StoreWarning, match="refuses requests"):
+            ds.save_manifest(f"s3://{bucket}/m.forebay", storage_options=options)
+        assert refused.num_taken == 1
+        assert f"{bucket}/m.forebay" in proxy.upstream.objects
 
 
 class WithoutSuffixes(Objects):

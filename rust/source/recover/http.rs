@@ -31,8 +31,17 @@ const LONGEST_SIGNED: Duration = Duration::from_secs(600);
 /// The longest wait for one response of a machine's metadata service, which is near if it exists.
 const METADATA_TIME: Duration = Duration::from_secs(2);
 
-/// Path prefixes of metadata services: of Amazon, Google and Azure.
-const METADATA_PATHS: [&str; 3] = ["/latest/", "/computeMetadata/", "/metadata/identity/"];
+/// Path prefixes of metadata services, and the headers of requests to them: of Amazon, Google and Azure. Objects may
+/// have such paths.
+const METADATA: [(&str, &str); 4] = [
+    ("/latest/api/token", "x-aws-ec2-metadata-token-ttl-seconds"),
+    ("/latest/meta-data/", "x-aws-ec2-metadata-token"),
+    ("/computeMetadata/", "metadata-flavor"),
+    ("/metadata/identity/", "metadata"),
+];
+
+/// The path prefix at Amazon's older service, which wants no header; objects are only written here.
+const OLD_METADATA_PATH: &str = "/latest/meta-data/iam/";
 
 /// Path and query of an object's URL as given: they may contain a signature, which covers exactly this text.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -122,7 +131,7 @@ impl HttpService for Checked {
 impl Checked {
     /// Repeats a request until its response is complete.
     async fn again(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        if METADATA_PATHS.iter().any(|path| request.uri().path().starts_with(path)) {
+        if is_for_machine(&request) {
             return self.ask_machine(request).await;
         }
         let limit = Limit { time: self.policy.limit.time.min(LONGEST_SIGNED), ..self.policy.limit };
@@ -172,6 +181,45 @@ impl Checked {
             Ok(Ok(response)) => Err(nobody(format!("it answered {}", response.status()))),
             Ok(Err(error)) => Err(nobody(error.to_string())),
             Err(_) => Err(nobody(format!("it did not answer within {} seconds", METADATA_TIME.as_secs()))),
+        }
+    }
+}
+
+/// Returns whether a request is for the metadata service of this machine.
+fn is_for_machine(request: &HttpRequest) -> bool {
+    let (path, headers) = (request.uri().path(), request.headers());
+    let is_marked = METADATA.iter().any(|(prefix, header)| path.starts_with(prefix) && headers.contains_key(*header));
+    is_marked || request.method() == Method::GET && path.starts_with(OLD_METADATA_PATH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_may_be_called_like_metadata_services() {
+        let is_for_machine = |method: Method, url: &str, header: Option<&'static str>| {
+            let mut request = HttpRequest::new(HttpRequestBody::empty());
+            *request.method_mut() = method;
+            *request.uri_mut() = url.parse().unwrap();
+            if let Some(header) = header {
+                request.headers_mut().insert(header, HeaderValue::from_static("x"));
+            }
+            super::is_for_machine(&request)
+        };
+        for (method, path, header) in [
+            (Method::PUT, "/latest/api/token", Some("x-aws-ec2-metadata-token-ttl-seconds")),
+            (Method::GET, "/latest/meta-data/iam/security-credentials/", Some("x-aws-ec2-metadata-token")),
+            (Method::GET, "/latest/meta-data/iam/security-credentials/role", None),
+            (Method::GET, "/computeMetadata/v1/instance/token", Some("metadata-flavor")),
+            (Method::GET, "/metadata/identity/oauth2/token?resource=x", Some("metadata")),
+        ] {
+            let url = format!("http://169.254.169.254{path}");
+            assert!(is_for_machine(method, &url, header), "{path}");
+        }
+        for path in ["/latest/m.forebay", "/latest/api/token", "/computeMetadata/m", "/metadata/identity/m"] {
+            let url = format!("https://s3.here.amazonaws.com{path}");
+            assert!(!is_for_machine(Method::PUT, &url, Some("authorization")), "{path}");
         }
     }
 }

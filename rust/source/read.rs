@@ -228,7 +228,7 @@ fn opaque(tag: &str) -> &str {
 }
 
 /// Returns an object's tag: its e-tag or, if there is none, the time of its last change.
-fn tag_of(meta: &ObjectMeta) -> Option<String> {
+pub(super) fn tag_of(meta: &ObjectMeta) -> Option<String> {
     meta.e_tag.clone().or_else(|| time_of(meta))
 }
 
@@ -238,13 +238,16 @@ fn time_of(meta: &ObjectMeta) -> Option<String> {
     is_told.then(|| format!("{CHANGED}{}\"", meta.last_modified.to_rfc2822()))
 }
 
+/// Returns whether a [`tag_of`] an object is that of `meta`, too.
+pub(super) fn has_tag(meta: &ObjectMeta, tag: &str) -> bool {
+    let theirs = if tag.starts_with(CHANGED) { time_of(meta) } else { meta.e_tag.clone() };
+    theirs.is_some_and(|theirs| opaque(tag) == opaque(&theirs))
+}
+
 /// Refuses a response with another version of the object, for stores that ignore `If-Match`. Either all responses for
 /// an object have tags or none has: if one is now missing, it is another version.
 pub(super) fn check_unchanged(object: &Object, result: &GetResult) -> Result<()> {
-    let is_other_tag = object.e_tag.as_ref().is_some_and(|ours| {
-        let theirs = if object.entity_tag().is_some() { result.meta.e_tag.clone() } else { time_of(&result.meta) };
-        theirs.is_none_or(|theirs| opaque(ours) != opaque(&theirs))
-    });
+    let is_other_tag = object.e_tag.as_ref().is_some_and(|ours| !has_tag(&result.meta, ours));
     let is_other_size = object.size_bytes.is_some_and(|size| size != result.meta.size);
     if is_other_tag || is_other_size {
         return Err(changed(object));

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{MAIN_SEPARATOR, PathBuf};
 
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 use globset::{GlobBuilder, GlobMatcher};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use super::recover::{Kind, Trouble};
 use super::tables::refuse_tables;
 use super::walk::{Walked, walk};
 use super::{Connection, Location, Object, StoreKey, error};
@@ -163,7 +164,7 @@ fn matcher(location: &Location, pattern: &str) -> Result<GlobMatcher> {
 async fn list_all(connection: &Connection, location: &Location) -> Result<(Vec<ObjectMeta>, Vec<ObjectMeta>)> {
     if !connection.is_local {
         let prefix = Some(&location.path).filter(|path| !path.as_ref().is_empty());
-        let listed = connection.client.list(prefix).try_collect().await;
+        let listed = collect(connection.client.list(prefix)).await;
         return Ok((listed.map_err(|source| error(&location.text, with_advice(source)))?, Vec::new()));
     }
     let (folder, levels) = (file_path(&location.path), reached_folders(location));
@@ -177,6 +178,29 @@ async fn list_all(connection: &Connection, location: &Location) -> Result<(Vec<O
     let last_modified = chrono::DateTime::UNIX_EPOCH;
     let named = |location| ObjectMeta { location, last_modified, size: 0, e_tag: None, version: None };
     Ok((files, broken.into_iter().map(named).collect()))
+}
+
+/// Collects a listing. Refuses one in which pages follow one another in a circle: it would never end.
+///
+/// One object at a time is looked out for, and after twice as many the latest one (Brent's algorithm). Empty ones may
+/// be folder markers, which look like the object beside them.
+async fn collect(
+    mut listing: impl Stream<Item = object_store::Result<ObjectMeta>> + Unpin,
+) -> object_store::Result<Vec<ObjectMeta>> {
+    let mut metas = Vec::new();
+    let (mut awaited, mut next_len) = (None, 1);
+    while let Some(meta) = listing.try_next().await? {
+        if awaited.as_ref() == Some(&meta) {
+            let said = format!("it listed `{}` again, so its listing has no end", meta.location);
+            return Err(Trouble::new(Kind::Wrong, said).of("store"));
+        }
+        if metas.len() >= next_len && meta.size > 0 {
+            next_len = 2 * metas.len();
+            awaited = Some(meta.clone());
+        }
+        metas.push(meta);
+    }
+    Ok(metas)
 }
 
 /// Returns matchers for the folders, level by level, that a location's pattern can reach: others need not be readable.
@@ -319,6 +343,30 @@ mod tests {
             let listed = list(&connection, &Location::parse(uri).unwrap()).await?;
             Ok(listed.into_iter().map(|listed| listed.relative).collect())
         })
+    }
+
+    #[test]
+    fn a_listing_that_goes_round_in_a_circle_is_refused() {
+        let meta = |number: u64| ObjectMeta {
+            location: Path::from(format!("{number}.parquet")),
+            last_modified: chrono::DateTime::UNIX_EPOCH,
+            size: number % 3,
+            e_tag: None,
+            version: None,
+        };
+        let collected = |numbers: Vec<u64>| {
+            let listing = stream::iter(numbers.into_iter().map(|number| Ok(meta(number))));
+            crate::io::Io::current().unwrap().block_on(collect(listing)).map(|metas| metas.len())
+        };
+        assert_eq!(collected((0..1000).collect()).unwrap(), 1000);
+        // An empty object beside the marker of a folder of its name.
+        assert_eq!(collected(vec![1, 2, 3, 3, 4]).unwrap(), 5);
+        for (first, len) in [(0, 2), (0, 1000), (17, 2000), (1000, 3)] {
+            let around = (0..first + 8 * len.max(first))
+                .map(|place| if place < first { place } else { first + (place - first) % len });
+            let refused = collected(around.collect()).unwrap_err();
+            assert!(refused.to_string().contains(".parquet` again"), "{refused}");
+        }
     }
 
     #[test]

@@ -494,6 +494,27 @@ def test_a_bucket_may_be_called_like_a_part_of_a_metadata_service(bucket, tmp_pa
         assert f"{bucket}/m.forebay" in proxy.upstream.objects
 
 
+class GoingRound(Objects):
+    """A store whose listings lead from each of two pages to the other."""
+
+    def ask(self, asked: Asked) -> Answer:
+        asks_for_b = "continuation-token=b" in asked.path
+        name, after = ("b", "a") if asks_for_b else ("a", "b")
+        body = (
+            "<?xml version='1.0'?><ListBucketResult><Name>bucket</Name><IsTruncated>true</IsTruncated>"
+            f"<NextContinuationToken>{after}</NextContinuationToken><Contents><Key>d/{name}.parquet</Key><ETag>x</ETag>"
+            "<LastModified>2026-01-01T00:00:00.000Z</LastModified><Size>5</Size></Contents></ListBucketResult>"
+        ).encode()
+        return Answer(200, {"content-type": "application/xml", "content-length": str(len(body))}, body)
+
+
+def test_a_listing_that_has_no_end_is_an_error():
+    with FaultProxy(GoingRound()) as proxy:
+        options = {"aws_endpoint_url": proxy.url, "aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+        with pytest.raises(fb.StoreError, match=r"it listed `d/..parquet` again, so its listing has no end"):
+            fb.load_dataset("s3://bucket/d/", split="train", storage_options=options)
+
+
 class WithoutSuffixes(Objects):
     """Objects of a server that knows no ranges from the end."""
 

@@ -102,21 +102,21 @@ impl PyFunction {
 /// Calls a Python function with `pyarrow` arrays.
 fn body_of(call: Py<PyAny>) -> Arc<FunctionBody> {
     Arc::new(move |arrays, num_rows| {
-        let called = attached(|py| {
-            let to_pyarrow = |array: &ArrayRef| Ok(PyArray::from_array_ref(Arc::clone(array)).to_pyarrow(py)?.unbind());
-            let arrays = arrays.iter().map(to_pyarrow);
-            let arguments = match arrays.len() {
-                0 => PyTuple::new(py, [num_rows])?,
-                _ => PyTuple::new(py, arrays.collect::<PyResult<Vec<_>>>()?)?,
-            };
-            let returned = call.call1(py, arguments)?;
-            one_array(returned.bind(py))
-        });
-        match called {
-            Some(returned) => returned.map_err(|error| Python::attach(|py| describe_exception(py, &error))),
-            None => Err("Python is shutting down".to_owned()),
-        }
+        // Exceptions, too, are Python's: nothing of one is left when Python may end.
+        let answer = attached(|py| called(py, &call, arrays, num_rows).map_err(|error| describe_exception(py, &error)));
+        answer.unwrap_or_else(|| Err("Python is shutting down".to_owned()))
     })
+}
+
+fn called(py: Python<'_>, call: &Py<PyAny>, arrays: &[ArrayRef], num_rows: usize) -> PyResult<ArrayRef> {
+    let to_pyarrow = |array: &ArrayRef| Ok(PyArray::from_array_ref(Arc::clone(array)).to_pyarrow(py)?.unbind());
+    let arrays = arrays.iter().map(to_pyarrow);
+    let arguments = match arrays.len() {
+        0 => PyTuple::new(py, [num_rows])?,
+        _ => PyTuple::new(py, arrays.collect::<PyResult<Vec<_>>>()?)?,
+    };
+    let returned = call.call1(py, arguments)?;
+    one_array(returned.bind(py))
 }
 
 fn one_array(returned: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {

@@ -12,7 +12,7 @@ use parquet::DecodeResult;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{
     ColumnChunkMetaData, FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder,
-    ParquetMetaDataOptions, ParquetMetaDataPushDecoder,
+    ParquetMetaDataOptions, ParquetMetaDataPushDecoder, RowGroupMetaData,
 };
 use parquet::schema::types::SchemaDescPtr;
 use sha2::{Digest, Sha256};
@@ -205,7 +205,9 @@ pub(super) fn parse(
         Ok(DecodeResult::Finished) => return Err(not_parquet(object, "its footer is empty".into())),
         Err(other) => return Err(other),
     };
-    Ok(Parsed::Footer(Box::new(Footer { metadata: with_row_count(metadata), digest, schema_bytes })))
+    let metadata = with_row_count(metadata);
+    let metadata = without_false_dictionaries(metadata).map_err(|error| not_parquet(object, error.to_string()))?;
+    Ok(Parsed::Footer(Box::new(Footer { metadata, digest, schema_bytes })))
 }
 
 /// Returns the part of `tail` that [`parse`] needs for the object whose footer is `metadata`.
@@ -280,6 +282,29 @@ fn with_row_count(metadata: ParquetMetaData) -> ParquetMetaData {
     let mut parts = metadata.into_builder();
     let (row_groups, offset_index) = (parts.take_row_groups(), parts.take_offset_index());
     ParquetMetaDataBuilder::new(file).set_row_groups(row_groups).set_offset_index(offset_index).build()
+}
+
+/// Returns the footer without offsets of dictionaries that are not before their chunk's data, such as the 0 that some
+/// writers put where there is no dictionary. Other readers ignore them, too.
+fn without_false_dictionaries(metadata: ParquetMetaData) -> Result<ParquetMetaData, ParquetError> {
+    let is_false = |column: &ColumnChunkMetaData| {
+        column.dictionary_page_offset().is_some_and(|offset| offset <= 0 || offset > column.data_page_offset())
+    };
+    if !metadata.row_groups().iter().flat_map(RowGroupMetaData::columns).any(is_false) {
+        return Ok(metadata);
+    }
+    let of_column = |column: ColumnChunkMetaData| match is_false(&column) {
+        true => column.into_builder().set_dictionary_page_offset(None).build(),
+        false => Ok(column),
+    };
+    let of_group = |group: RowGroupMetaData| {
+        let mut parts = group.into_builder();
+        let columns = parts.take_columns().into_iter().map(of_column).collect::<Result<_, ParquetError>>()?;
+        parts.set_column_metadata(columns).build()
+    };
+    let mut parts = metadata.into_builder();
+    let row_groups = parts.take_row_groups().into_iter().map(of_group).collect::<Result<_, ParquetError>>()?;
+    Ok(parts.set_row_groups(row_groups).build())
 }
 
 /// Returns the parser's message, and advice about files that no parser accepts.

@@ -449,6 +449,7 @@ CASES: dict[str, Callable[[], bytes]] = {
 # What is nothing worse than odd, or says nothing that anybody uses.
 READABLE = {
     "chunks that share their bytes",
+    "a dictionary after its data",
     "indexes of each other",
     "an index that is the whole file",
     "a bloom filter of 2 GiB",
@@ -485,6 +486,24 @@ def test_a_hostile_object_costs_memory_within_bounds_and_ends_in_an_error(name: 
     assert all(f"{name}.parquet" in told or "a batch of" in told for told in errors), found
     if name not in READABLE:
         assert "open" in found or isinstance(found["rows"], str), found
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+@pytest.mark.parametrize("offset", [-1, 0, 1 << 40])
+def test_a_dictionary_that_is_not_before_its_data_is_none(offset: int, has_index: bool, tmp_path: Path):
+    """Some writers put 0 where there is none."""
+
+    def claim(footer: Struct) -> None:
+        for chunk in footer[ROW_GROUPS][0][COLUMNS]:
+            chunk[METADATA].put(hostile.DICTIONARY_OFFSET, I64, offset)
+
+    table = pa.table({"n": range(100), "text": [str(n) for n in range(100)], "list": [[n] for n in range(100)]})
+    options: dict[str, Any] = {"use_dictionary": False, "write_page_index": has_index, "data_page_size": 100}
+    (tmp_path / "x.parquet").write_bytes(hostile.with_footer(hostile.parquet(table, **options), claim))
+    ds = fb.load_dataset(tmp_path, split="train")
+    assert pa.table(ds).to_pylist() == table.to_pylist()
+    assert ds[97] == table.slice(97, 1).to_pylist()[0]
+    assert len(ds.filter("text LIKE '%7'")) == 10
 
 
 @pytest.mark.parametrize("condition", ["n IS NOT NULL", "array_length(n) > 1"])

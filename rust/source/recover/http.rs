@@ -140,7 +140,7 @@ impl Checked {
         loop {
             let entered = policy.traffic.pace().enter(&mut patience).await;
             let pass = entered.map_err(|error| HttpError::new(HttpErrorKind::Timeout, error))?;
-            let kind = match patience.watch.run(self.whole(request.clone())).await {
+            let failed = match patience.watch.run(self.whole(request.clone())).await {
                 Ok(response) => {
                     pass.answered();
                     policy.traffic.answered();
@@ -148,7 +148,8 @@ impl Checked {
                 }
                 Err(error) => error,
             };
-            let (kind, error) = (kind.kind(), Error::Generic { store: "store", source: Box::new(kind) });
+            let kind = failed.kind();
+            let error = Error::Generic { store: "store", source: Box::new(failed) };
             let waited = policy.recover(error, pass, &notes, &mut patience).await;
             waited.map_err(|error| HttpError::new(kind, error))?;
         }

@@ -138,8 +138,8 @@ impl Patience {
         self.pause = FIRST_PAUSE + (most - FIRST_PAUSE).mul_f64(random());
         // The last request to a store that never responded is made at the end of that time, not after a pause beyond
         // it.
-        let most = if self.is_doubtful { FIRST_CONTACT.saturating_sub(self.watch.shown()) } else { self.pause };
-        self.sleep(self.pause.min(most), error).await
+        let left = if self.is_doubtful { FIRST_CONTACT.saturating_sub(self.watch.shown()) } else { Duration::MAX };
+        self.sleep(self.pause.min(left), error).await
     }
 
     /// Waits before the next request, after a refusal while others are answered: for a first pause, or as long as the

@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn bytes_are_found_behind_a_range_without_any() {
         let body = Bytes::from_static(b"0123456789");
-        let ranges = vec![4..4, 4..7, 7..10];
+        let ranges = [4..4, 4..7, 7..10];
         let bodies = ranges.iter().map(|range| Body::Here(body.slice(range.start..range.end)));
         let fetched = FetchedRanges {
             bodies: bodies.collect(),

@@ -170,7 +170,10 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
         let connection = stores[store].connect()?;
         for Listed { object, relative } in list(&connection, location).await? {
             if !known.insert((store, object.path.clone(), object.written.clone())) {
-                let reason = format!("`{}` is named twice, the second time as `{}`", object.url, location.text);
+                let mut reason = format!("`{}` is named twice", object.url);
+                if location.text != object.url {
+                    reason = format!("{reason}, the second time as `{}`", location.text);
+                }
                 return Err(Error::Setting { name: "source", reason });
             }
             sources.push(Source { store, object, relative });

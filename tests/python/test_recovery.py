@@ -369,7 +369,7 @@ def test_what_is_encoded_is_sent_as_it_is_written(tmp_path, name):
         for again in (ds, named, saved, pickle.loads(pickle.dumps(ds))):
             assert ids(again) == list(range(NUM_ROWS))
         named.batches(10).load_state_dict(ds.batches(10).state_dict())
-        with pytest.raises(fb.SettingError, match=f"`{re.escape(web.url + sent)}` is in the sources twice"):
+        with pytest.raises(fb.SettingError, match=f"`{re.escape(web.url + sent)}` is named twice"):
             fb.load_dataset([url, url], split="train")
 
 

@@ -652,7 +652,7 @@ def test_a_cause_is_said_once_and_without_words_of_the_decoder(page_damaged: Pat
     path = write(tmp_path, ())
     lost = opened(path)
     path.unlink()
-    with pytest.raises(fb.NotFoundError, match=r"^no such object or folder: `[^`]*x.parquet`: No such file [^:]*$"):
+    with pytest.raises(fb.NotFoundError, match=r"^no such object or folder: `[^`]*x.parquet`$"):
         read(lost.batches(32))
 
 

@@ -112,7 +112,7 @@ fn an_error_says_what_its_causes_are() {
         session.read_table(dataset.table_provider()).unwrap().collect().await.unwrap_err()
     });
     let text = failed.to_string();
-    assert!(text.contains("x.parquet") && text.contains("No such file"), "{text}");
+    assert!(text.contains("no such object or folder") && text.contains("x.parquet"), "{text}");
     let DataFusionError::External(told) = failed.find_root() else { panic!("{failed:?}") };
     assert!(told.source().is_some_and(|ours| ours.is::<Error>()));
 }

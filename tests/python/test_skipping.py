@@ -345,8 +345,13 @@ def test_a_copy_in_mid_loop_has_the_holes_of_its_position(damaged: fb.Dataset) -
     running = iter(stream)
     while not stream.holes:
         next(running)
-    for copied in (copy.deepcopy(stream), pickle.loads(pickle.dumps(stream))):
-        assert copied.state_dict() == stream.state_dict()
+    for duplicate in (copy.deepcopy, lambda stream: pickle.loads(pickle.dumps(stream))):
+        known = stream.holes
+        copied = duplicate(stream)
+        assert copied.state_dict()["position"] == stream.state_dict()["position"]
+        # The stream reads ahead meanwhile, and finds others.
+        assert all(hole in copied.holes for hole in known)
+        assert all(hole in stream.holes for hole in copied.holes)
 
 
 def test_a_position_that_was_chosen_has_no_holes_of_the_iteration_before(damaged: fb.Dataset) -> None:

@@ -111,7 +111,7 @@ class Stream(Position, Generic[T]):
         return _late(begin)
 
     def _check_share(self) -> None:
-        """Also refuses `read_once` for batches that cannot be handed over to other ranks."""
+        """Also refuses `read_once` where rows may be left out."""
         super()._check_share()
         if not self._share.read_once:
             return

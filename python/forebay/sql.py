@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Never
 
 from forebay import _lib, display, familiar
-from forebay.exceptions import ColumnNotFoundError, QueryError, SettingError
+from forebay.exceptions import ClosedError, ColumnNotFoundError, QueryError, SettingError
 from forebay.iteration import Iteration
 from forebay.options import check_named, check_text
 from forebay.packages import import_for
@@ -110,6 +110,7 @@ class QueryResult:
     def __init__(self, rows: Any, columns: _lib.Dataset | _lib.Rows) -> None:
         self._rows = rows
         self._columns = columns
+        self._is_in_loop = False
 
     # Hidden from type checkers, which would take it to mean that a result has every attribute.
     if not TYPE_CHECKING:
@@ -131,8 +132,16 @@ class QueryResult:
         return Iteration(self._batches(), "query again")
 
     def _batches(self) -> Iterator[_lib.Batch]:
-        while (batch := self._rows.next()) is not None:
-            yield batch
+        self._check_unread()
+        self._is_in_loop = True
+        # However the loop ends, nobody takes the rest for all rows.
+        with closing(self._rows) as rows:
+            while (batch := rows.next()) is not None:
+                yield batch
+
+    def _check_unread(self) -> None:
+        if self._is_in_loop:
+            raise ClosedError("the rows of a query are read once, and a loop over them has begun; query again")
 
     def close(self) -> None:
         """Ends the query; its rows can no longer be read."""
@@ -148,6 +157,7 @@ class QueryResult:
         return self._rows.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        self._check_unread()
         return self._rows.__arrow_c_stream__(requested_schema)
 
 

@@ -358,9 +358,14 @@ pub struct QueryStream {
     running: OfProcess<Receiving>,
 }
 
+/// A batch of a query, or its end.
+type Delivered = Result<Option<RecordBatch>>;
+
 /// What produces the batches.
 struct Receiving {
-    batches: Option<Receiver<Result<RecordBatch>>>,
+    /// `None` after the end or an error.
+    batches: Option<Receiver<Delivered>>,
+    has_failed: bool,
     task: tokio::task::JoinHandle<()>,
     /// Ends the threads.
     _io: Io,
@@ -395,7 +400,7 @@ impl QueryStream {
             let _entered = io.handle().enter();
             execute_stream(physical, context).map_err(|error| running.failed(error))?
         };
-        let (sender, receiver): (SyncSender<Result<RecordBatch>>, _) = sync_channel(READY_BATCHES);
+        let (sender, receiver): (SyncSender<Delivered>, _) = sync_channel(READY_BATCHES);
         let task = io.spawn(async move {
             let delivered = AssertUnwindSafe(deliver(batches, &sender, &running)).catch_unwind().await;
             match delivered {
@@ -404,7 +409,10 @@ impl QueryStream {
                 Err(panic) => drop(hand_over(&sender, Err(Error::internal(panic.as_ref()))).await),
             }
         });
-        Ok(Self { schema, running: OfProcess::new(Receiving { batches: Some(receiver), task, _io: io }) })
+        Ok(Self {
+            schema,
+            running: OfProcess::new(Receiving { batches: Some(receiver), has_failed: false, task, _io: io }),
+        })
     }
 
     /// Returns the columns of the batches.
@@ -416,15 +424,30 @@ impl QueryStream {
     ///
     /// # Errors
     ///
-    /// The reason the query failed.
+    /// The reason the query failed; [`Error::Closed`] after that.
     pub fn poll(&mut self, timeout: Duration) -> Result<Option<Option<RecordBatch>>> {
-        let Some(running) = self.running.get() else { return Err(Error::Closed { reason: OF_ANOTHER_PROCESS }) };
-        let Some(batches) = &running.batches else { return Ok(Some(None)) };
-        match batches.recv_timeout(timeout) {
-            Ok(batch) => batch.and_then(|batch| of_schema(&self.schema, &batch)).map(|batch| Some(Some(batch))),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Ok(Some(None)),
+        let Some(running) = self.running.get_mut() else { return Err(Error::Closed { reason: OF_ANOTHER_PROCESS }) };
+        let Some(batches) = &running.batches else {
+            return if running.has_failed {
+                Err(Error::Closed { reason: "the query has failed; query again" })
+            } else {
+                Ok(Some(None))
+            };
+        };
+        let delivered = match batches.recv_timeout(timeout) {
+            Ok(delivered) => delivered,
+            Err(RecvTimeoutError::Timeout) => return Ok(None),
+            // Not its end, which it tells.
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Error::Internal { reason: "a query has ended without its last batch".to_owned() })
+            }
+        };
+        let batch = delivered.and_then(|batch| batch.map(|batch| of_schema(&self.schema, &batch)).transpose());
+        if !matches!(batch, Ok(Some(_))) {
+            running.batches = None;
+            running.has_failed = batch.is_err();
         }
+        batch.map(Some)
     }
 }
 
@@ -449,10 +472,10 @@ impl Iterator for QueryStream {
     }
 }
 
-/// Delivers the batches of a query until the consumer wants no more.
+/// Delivers the batches of a query and its end, until the consumer wants no more.
 async fn deliver(
     mut batches: SendableRecordBatchStream,
-    sender: &SyncSender<Result<RecordBatch>>,
+    sender: &SyncSender<Delivered>,
     running: &Running,
 ) -> Result<()> {
     while let Some(batch) = batches.next().await {
@@ -464,17 +487,18 @@ async fn deliver(
                 return Err(running.failed(error));
             }
         };
-        if !hand_over(sender, Ok(batch)).await {
-            break;
+        if !hand_over(sender, Ok(Some(batch))).await {
+            return Ok(());
         }
     }
+    hand_over(sender, Ok(None)).await;
     Ok(())
 }
 
-/// Waits until the consumer takes a batch; returns `false` if the consumer is gone.
-async fn hand_over(sender: &SyncSender<Result<RecordBatch>>, batch: Result<RecordBatch>) -> bool {
+/// Waits until the consumer has room for what is delivered; returns `false` if the consumer is gone.
+async fn hand_over(sender: &SyncSender<Delivered>, delivered: Delivered) -> bool {
     let sender = sender.clone();
-    tokio::task::spawn_blocking(move || sender.send(batch).is_ok()).await.unwrap_or(false)
+    tokio::task::spawn_blocking(move || sender.send(delivered).is_ok()).await.unwrap_or(false)
 }
 
 impl std::fmt::Debug for QueryStream {

@@ -799,6 +799,34 @@ def test_a_query_result_is_read_once(ds: fb.Dataset) -> None:
         pa.table(rows)
 
 
+@pytest.mark.parametrize("sql", ["SELECT id FROM dataset", "SELECT id FROM dataset ORDER BY score LIMIT 9"])
+@pytest.mark.parametrize("is_first_left", [False, True])
+def test_what_a_loop_over_a_query_left_is_not_taken_for_all_rows(
+    ds: fb.Dataset, sql: str, *, is_first_left: bool
+) -> None:
+    rows = ds.query(sql)
+    first = iter(rows)
+    num_rows = next(first).num_rows
+    if not is_first_left:
+        num_rows += sum(batch.num_rows for batch in first)
+        assert num_rows == len(expected(sql))
+    for again in (pa.table, list, lambda rows: next(iter(rows))):
+        with pytest.raises(fb.ClosedError, match="read once, and a loop over them has begun; query again"):
+            again(rows)
+    # The first loop is none the worse for it.
+    assert num_rows + sum(batch.num_rows for batch in first) == len(expected(sql))
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1 / (id - 5) AS x FROM dataset", "SELECT sum(1 / (id - 5)) FROM dataset"])
+def test_a_query_that_failed_does_not_look_complete(ds: fb.Dataset, sql: str) -> None:
+    rows = ds.query(sql)
+    with pytest.raises(fb.QueryError, match="[Dd]ivi"):
+        list(rows)
+    for again in (pa.table, list):
+        with pytest.raises(fb.ClosedError, match="query again"):
+            again(rows)
+
+
 @pytest.mark.parametrize(
     "sql", ["SELECT id, lang FROM dataset LIMIT 3", "SELECT lang, count(*) FROM dataset GROUP BY 1"]
 )

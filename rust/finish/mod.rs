@@ -76,7 +76,7 @@ pub(crate) struct Fault {
     pub(crate) reason: String,
 }
 
-/// The rows of a batch.
+/// The rows of a batch: all of its slice, since none are left out of batches that are transformed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchRows {
     pub(crate) slice: BatchSlice,

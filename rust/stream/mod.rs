@@ -224,7 +224,7 @@ impl BatchStream {
     ///
     /// # Errors
     ///
-    /// As for [`Self::start`].
+    /// As for [`Self::start`]; [`Error::Setting`] if rows may be missing from batches that are transformed.
     pub fn resume(
         reader: &Arc<EpochReader>,
         epoch: u64,
@@ -233,6 +233,10 @@ impl BatchStream {
         holes: Vec<Hole>,
         finish: Option<Arc<Finish>>,
     ) -> Result<Self> {
+        if finish.is_some() && (options.max_skipped.is_some() || !holes.is_empty()) {
+            let reason = "rows are transformed by their places in batches, so none of them may be left out";
+            return Err(Error::Setting { name: "on_error", reason: reason.to_owned() });
+        }
         let shared = Shared::try_new(reader, epoch, share, options, holes, finish, None)?;
         Self::start_shared(shared, share, options)
     }

@@ -24,7 +24,7 @@ use super::scheduler::Scheduler;
 use super::{BatchStream, Cause, Most, Polled, StreamOptions};
 use crate::config;
 use crate::dataset::ReadCost;
-use crate::finish::Finished;
+use crate::finish::{Finish, FinishSettings, Finished};
 use crate::plan::seed::{Key, Purpose};
 use crate::plan::{EpochPlan, Hole, HoleUnits, Order, PieceId, Remainder, Share, Span};
 use crate::reader::Part;
@@ -591,4 +591,20 @@ fn a_batch_that_shows_little_of_a_large_part_does_not_hold_it() {
     // Row groups of 1 MiB, of which a batch has a sixteenth.
     assert!(held_bytes(64 << 20) >= 1 << 20, "it is no view");
     assert!(held_bytes(6 << 20) < 1 << 18, "it holds its row group");
+}
+
+#[test]
+fn no_row_may_be_missing_from_batches_that_are_transformed() {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = reader(&dataset(folder.path()), &[0, 1, 2], 1 << 30);
+    let finish = Arc::new(Finish::try_new(reader.schema(), &FinishSettings::default()).unwrap());
+    let start = |max_skipped, holes| {
+        let options = StreamOptions { memory_limit: 1 << 30, num_threads: 1, max_skipped, follows_parts: false };
+        BatchStream::resume(&reader, 0, Share::whole(3, 2), options, holes, Some(Arc::clone(&finish)))
+    };
+    let hole = Hole { span: 0, start: 0, end: 1, object: String::new(), row_group: 0, cause: String::new() };
+    for refused in [start(Some(1), Vec::new()), start(None, vec![hole])] {
+        assert!(matches!(refused, Err(Error::Setting { name: "on_error", .. })), "{refused:?}");
+    }
+    assert_eq!(start(None, Vec::new()).unwrap().count(), 2);
 }

@@ -577,6 +577,16 @@ def test_settings_that_cannot_be_are_refused(options: dict[str, Any], said: str)
         fb.Image(**({"size": 224} | options))
 
 
+def test_rows_that_cannot_be_read_are_never_left_out(photos: tuple[fb.Dataset, list[bytes]]) -> None:
+    """Crops follow from the positions of rows, which are counted through each batch."""
+    decode = {"image": fb.Image(size=SIZE, crop="random")}
+    with pytest.raises(fb.SettingError, match="on_error: rows that cannot be read"):
+        photos[0].to_torch(8, decode=decode, on_error="skip")
+    stream = photos[0].to_torch(8, decode=decode)
+    with pytest.raises(fb.StateError, match="left out rows"):
+        stream.load_state_dict(stream.state_dict() | {"holes": [{"span": 0}]})
+
+
 def test_the_size_needs_no_name() -> None:
     assert fb.Image((32, 48), crop="center") == fb.Image(size=(32, 48), crop="center")
     with pytest.raises(TypeError):

@@ -33,7 +33,7 @@ use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progres
 const NUM_ROWS: u64 = 6000;
 
 /// Writes and opens a file with 30 row groups of 8 pages each: row numbers, and a text of 400 bytes per row.
-fn dataset(folder: &Path) -> Dataset {
+pub(super) fn dataset(folder: &Path) -> Dataset {
     let numbers = || 0..i64::try_from(NUM_ROWS).unwrap();
     let texts: Vec<String> = numbers().map(|row| format!("{row:0400}")).collect();
     let columns: [(&str, ArrayRef); 2] =
@@ -71,7 +71,7 @@ fn random_order(keep: impl Fn(u64) -> bool) -> Vec<u64> {
     keyed.into_iter().map(|(_, row)| row).collect()
 }
 
-fn reader(dataset: &Dataset, order: &[u64], memory_limit: u64) -> Arc<EpochReader> {
+pub(super) fn reader(dataset: &Dataset, order: &[u64], memory_limit: u64) -> Arc<EpochReader> {
     let answer = dataset.known_answer().unwrap();
     let settings = OrderSettings::Given(order.into());
     Arc::new(EpochReader::try_new(dataset, answer, settings, memory_limit).unwrap())

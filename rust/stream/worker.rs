@@ -557,18 +557,25 @@ impl Shared {
         let object = fragment.object.clone();
         let shared: Weak<Self> = Arc::downgrade(self);
         let io = Arc::clone(&connection.io);
+        let reported_to = Weak::clone(&shared);
         let request = async move {
-            let bytes = AssertUnwindSafe(read_ranges(&connection, &object, read.ranges())).catch_unwind().await;
-            let Some(shared) = shared.upgrade() else { return };
+            let bytes = read_ranges(&connection, &object, read.ranges()).await;
+            let Some(shared) = reported_to.upgrade() else { return };
             match bytes {
-                Ok(Ok(bytes)) => {
+                Ok(bytes) => {
                     let bodies = bytes.into_iter().map(Body::Here).collect();
                     shared.report(|scheduler| scheduler.fetched(key, Fetched { read, kept, wanted, bodies, is_told }));
                 }
-                Ok(Err(error)) => shared.lose(key, None, error),
-                Err(panic) => shared.fail(Error::internal(panic.as_ref())),
+                Err(error) => shared.lose(key, None, error),
             }
         };
+        let request = AssertUnwindSafe(request).catch_unwind().map(move |done| {
+            if let Err(panic) = done
+                && let Some(shared) = shared.upgrade()
+            {
+                shared.fail(Error::internal(panic.as_ref()));
+            }
+        });
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         while requests.try_join_next().is_some() {}
         requests.spawn_on(request, io.handle());
@@ -597,11 +604,37 @@ fn give_way() {
 pub(super) fn run(shared: &Arc<Shared>) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     give_way();
-    while let Some(task) = shared.next_task() {
-        match catch_unwind(AssertUnwindSafe(|| shared.run_task(task))) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => shared.fail(error),
-            Err(panic) => shared.fail(Error::internal(panic.as_ref())),
+    let work = || {
+        while let Some(task) = shared.next_task() {
+            if let Err(error) = shared.run_task(task) {
+                shared.fail(error);
+            }
         }
+    };
+    // Finding the next task may panic, too: it plans batches.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+        shared.fail(Error::internal(panic.as_ref()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::BatchStream;
+    use super::super::tests::{dataset, reader};
+    use super::*;
+    use crate::reader::Part;
+
+    #[test]
+    fn a_panic_while_batches_are_planned_is_an_error_to_the_consumer() {
+        let folder = tempfile::tempdir().unwrap();
+        let reader = reader(&dataset(folder.path()), &[0, 1, 2], 1 << 30);
+        let share = Share::whole(3, 2);
+        let options = StreamOptions { memory_limit: 1 << 30, num_threads: 2, max_skipped: None, follows_parts: false };
+        let shared = Shared::try_new(&reader, 0, share, options, Vec::new(), None, None).unwrap();
+        let broken = |_| -> Vec<Part> { panic!("it cannot be cut") };
+        shared.lock().scheduler = Scheduler::new(reader.plan(0), share, 1 << 30, 8, Holes::default(), broken);
+        let mut stream = BatchStream::start_shared(shared, share, options).unwrap();
+        let polled = stream.poll(Duration::from_secs(10), Most::ONE);
+        assert!(matches!(&polled, Err(Error::Internal { reason }) if reason == "it cannot be cut"), "{polled:?}");
     }
 }

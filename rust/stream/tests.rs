@@ -608,3 +608,13 @@ fn no_row_may_be_missing_from_batches_that_are_transformed() {
     }
     assert_eq!(start(None, Vec::new()).unwrap().count(), 2);
 }
+
+#[test]
+fn a_consumer_may_wait_without_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = reader(&dataset(folder.path()), &[0, 1, 2], 1 << 30);
+    let options = StreamOptions { memory_limit: 1 << 30, num_threads: 1, max_skipped: None, follows_parts: false };
+    let mut stream = BatchStream::start(&reader, 0, Share::whole(3, 3), options).unwrap();
+    assert!(stream.wait(Duration::MAX));
+    assert!(matches!(stream.poll(Duration::MAX, Most::ONE), Ok(Polled::Batches(_))));
+}

@@ -164,7 +164,7 @@ impl Shared {
 
     /// Waits up to `timeout` for the next batch, and takes those that are ready.
     pub(super) fn deliver(&self, timeout: Duration, most: Most) -> Result<Delivered> {
-        let deadline = Instant::now() + timeout;
+        let start = Instant::now();
         let mut state = self.lock();
         loop {
             state.waiting.note(Instant::now(), None);
@@ -200,7 +200,7 @@ impl Shared {
                 state.is_closed = true;
                 return Err(error);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return Ok(Delivered::Pending);
             }

@@ -124,8 +124,7 @@ impl Padder {
             let length = self.length(longest(batch.column(index)));
             let values = self.padded(&lists, items.width, &pad.repeat(length), room);
             columns[index] = items.column(length, batch.num_rows(), values).map_err(|error| unfit(&error))?;
-            if let Some((of, mask_items)) = self.mask.as_ref().filter(|(of, _)| *of == place) {
-                debug_assert_eq!(*of, place);
+            if let Some((_, mask_items)) = self.mask.as_ref().filter(|(of, _)| *of == place) {
                 let values = self.mask(&lists, length, room);
                 let made = mask_items.column(length, batch.num_rows(), values).map_err(|error| unfit(&error))?;
                 mask = Some(made);

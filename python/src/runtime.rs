@@ -66,20 +66,21 @@ pub(crate) fn wait_and<T: Send + 'static>(
     }
 }
 
-/// Issues the core's pending messages as Python warnings.
+/// Issues the core's pending messages as Python warnings, all of them; returns the first that the user made an error.
 pub(crate) fn warn(py: Python<'_>) -> PyResult<()> {
-    for notice in take_notices() {
-        let (class, text) = match notice {
-            Notice::Store(text) => ("StoreWarning", text),
-            Notice::Performance(text) => ("PerformanceWarning", text),
-        };
-        let class = py.import("forebay.exceptions")?.getattr(class)?;
-        // C strings cannot contain NUL.
-        let text = CString::new(text.replace('\0', "\\0"))?;
-        let level = py.import("forebay.frames")?.call_method0("level_of_loop")?.extract()?;
-        PyErr::warn(py, &class, &text, level)?;
-    }
-    Ok(())
+    take_notices().into_iter().fold(Ok(()), |before, notice| before.and(issue(py, notice)))
+}
+
+fn issue(py: Python<'_>, notice: Notice) -> PyResult<()> {
+    let (class, text) = match notice {
+        Notice::Store(text) => ("StoreWarning", text),
+        Notice::Performance(text) => ("PerformanceWarning", text),
+    };
+    let class = py.import("forebay.exceptions")?.getattr(class)?;
+    // C strings cannot contain NUL.
+    let text = CString::new(text.replace('\0', "\\0"))?;
+    let level = py.import("forebay.frames")?.call_method0("level_of_loop")?.extract()?;
+    PyErr::warn(py, &class, &text, level)
 }
 
 #[expect(unsafe_code, reason = "PyO3 does not ask: the function is not in the stable ABI, but every CPython has it")]

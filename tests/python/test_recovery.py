@@ -13,6 +13,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 import traceback
 import warnings
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from rows import ids_of
 from upstreams import Answer, Asked, Objects, refusal
 
 import forebay as fb
+from forebay import frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -258,6 +260,30 @@ def test_a_warning_that_is_made_an_error_is_one(store):
         warnings.simplefilter("error", fb.StoreWarning)
         with pytest.raises(fb.StoreWarning):
             list(ds.batches(400, rank=0, world_size=1))
+
+
+def test_a_warning_that_is_made_an_error_hides_no_other(proxy, monkeypatch):
+    ds = fb.load_dataset(f"{proxy.url}/x.parquet", split="train").select(range(400))
+    num_before = len(proxy.log)
+    proxy.faults = [Fault(status=500), Fault(status=503), Fault(edit=fault_edits.shifted_range(3))]
+
+    def level_after_all_troubles():
+        # The warnings of those that come meanwhile are then issued together.
+        while len(proxy.log) < num_before + 4:
+            time.sleep(0.01)
+        return 1
+
+    monkeypatch.setattr(frames, "level_of_loop", level_after_all_troubles)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warnings.filterwarnings("error", "(?s).*refuses requests", fb.StoreWarning)
+        with pytest.raises(fb.StoreWarning, match="refuses requests"):
+            list(ds.batches(400, rank=0, world_size=1))
+        assert ids_of(ds.batches(400, rank=0, world_size=1)) == list(range(400))
+    texts = [str(warning.message) for warning in seen if warning.category is fb.StoreWarning]
+    assert len(texts) == 2, texts
+    assert "fails (" in texts[0]
+    assert "gives answers that do not match" in texts[1]
 
 
 def test_a_store_that_fails_for_too_long_is_a_timeout_that_says_what_to_raise(store):

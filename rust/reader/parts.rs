@@ -36,12 +36,12 @@ impl Part {
 pub(crate) struct PartRead {
     read: RowGroupRead,
     decoded_bytes: u64,
-    finish: Option<Box<Finish>>,
+    computation: Option<Box<Computation>>,
 }
 
 /// Turns the columns that are read into the dataset's.
 #[derive(Debug)]
-struct Finish {
+struct Computation {
     outputs: Arc<Outputs>,
     attached: Option<RecordBatch>,
     url: String,
@@ -72,9 +72,9 @@ impl PartRead {
     /// Those of decoding, and [`Error::Evaluate`] if a column cannot be computed.
     pub(crate) fn decode(self, bodies: Vec<Body>) -> Result<RecordBatch> {
         let read = self.read.decode_at_once(bodies)?;
-        match self.finish {
+        match self.computation {
             None => Ok(read),
-            Some(finish) => finish.apply(&read),
+            Some(computation) => computation.apply(&read),
         }
     }
 
@@ -84,8 +84,8 @@ impl PartRead {
     ///
     /// As for [`Self::decode`].
     pub(crate) fn decode_onto(self, bodies: Vec<Body>, storing: &dyn Storing) -> Result<Vec<RecordBatch>> {
-        let Some(finish) = self.finish else { return self.read.decode_onto(bodies, storing) };
-        let whole = finish.apply(&self.read.decode_at_once(bodies)?)?;
+        let Some(computation) = self.computation else { return self.read.decode_onto(bodies, storing) };
+        let whole = computation.apply(&self.read.decode_at_once(bodies)?)?;
         let (schema, columns, num_rows) = whole.into_parts();
         let sizes = storing.batch_rows(num_rows);
         let mut batches = vec![Vec::with_capacity(columns.len()); sizes.len()];
@@ -104,7 +104,7 @@ impl PartRead {
     }
 }
 
-impl Finish {
+impl Computation {
     fn apply(self, read: &RecordBatch) -> Result<RecordBatch> {
         let Self { outputs, attached, url, row_group } = self;
         outputs.finish(read, attached.as_ref()).map_err(|reason| Error::Evaluate { url, row_group, reason })
@@ -171,7 +171,9 @@ impl EpochReader {
         let read =
             RowGroupRead::try_new_in_groups(snapshot, row_group, self.dataset.projection(), groups, set, batch_rows)?
                 .within(self.memory_limit);
-        let Some(outputs) = self.dataset.outputs() else { return Ok(PartRead { read, decoded_bytes, finish: None }) };
+        let Some(outputs) = self.dataset.outputs() else {
+            return Ok(PartRead { read, decoded_bytes, computation: None });
+        };
         let attached = match self.first_kept.get(piece.span as usize) {
             None => None,
             Some(first) => {
@@ -180,8 +182,9 @@ impl EpochReader {
             }
         };
         let url = snapshot.fragment(row_group).object.url.clone();
-        let finish = Finish { outputs: Arc::clone(outputs), attached, url, row_group: row_group.index as usize };
-        Ok(PartRead { read, decoded_bytes, finish: Some(Box::new(finish)) })
+        let row_group = row_group.index as usize;
+        let computation = Computation { outputs: Arc::clone(outputs), attached, url, row_group };
+        Ok(PartRead { read, decoded_bytes, computation: Some(Box::new(computation)) })
     }
 
     /// Returns the rows of the row group from the first to the last of a part, and the `wanted` ones among them; `None`

@@ -422,9 +422,10 @@ impl Scheduler {
             return Ok(Step::Again);
         };
         let fetched = resident.part.cost.fetched;
-        let is_far_ahead = self.undecoded_bytes > 0 && self.undecoded_bytes.saturating_add(fetched) > self.fetch_window;
+        let exceeds_window =
+            self.undecoded_bytes > 0 && self.undecoded_bytes.saturating_add(fetched) > self.fetch_window;
         let is_of_first_batch = resident.waiting.first().is_none_or(|&first| first == 0);
-        if is_far_ahead || awaits_first_batch && !is_of_first_batch {
+        if exceeds_window || awaits_first_batch && !is_of_first_batch {
             return Ok(Step::Wait);
         }
         if self.block > 0 && !resident.wanted.is_empty() {

@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use crate::answer::Answer;
 use crate::dataset::{RowGroupRead, RowGroupRef};
 use crate::error::{Error, Result};
+use crate::io::unfinished;
 use crate::query::Dataset;
 use crate::rows::RowSet;
 use crate::source::{Connection, read_ranges};
@@ -126,8 +127,7 @@ impl RowAccess {
         let firsts: Vec<usize> = planned.iter().map(|planned| planned.first).collect();
         let sources = self.read_all(connections, planned).await?;
         let this = self.clone();
-        let copied = io.spawn_blocking(move || this.copy(&sources, &firsts, &unique, &kept));
-        copied.await.map_err(|panic| Error::Internal { reason: panic.to_string() })?
+        io.blocking(move || this.copy(&sources, &firsts, &unique, &kept)).await?
     }
 
     /// Returns the numbers that the rows at `numbers` have among the kept ones, in the order of the dataset.
@@ -188,7 +188,7 @@ impl RowAccess {
         }
         let mut planned = Vec::new();
         for task in tasks {
-            planned.extend(task.await.map_err(|panic| Error::Internal { reason: panic.to_string() })??);
+            planned.extend(task.await.map_err(unfinished)??);
         }
         Ok(planned)
     }
@@ -276,7 +276,7 @@ impl RowAccess {
             };
             group.into_iter().map(decode).collect()
         };
-        connection.io.spawn_blocking(decode).await.map_err(|panic| Error::Internal { reason: panic.to_string() })?
+        connection.io.blocking(decode).await?
     }
 
     /// Decodes a read and turns it into the dataset's columns.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::config;
 use crate::error::{Error, Result};
@@ -98,6 +98,15 @@ impl Io {
         self.runtime.spawn_blocking(work)
     }
 
+    /// Runs `work` on a thread that may block or compute, and returns its result.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`unfinished`].
+    pub(crate) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        self.spawn_blocking(work).await.map_err(unfinished)
+    }
+
     /// Runs `future` to completion, from a thread outside the runtime.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.runtime.block_on(future)
@@ -106,6 +115,15 @@ impl Io {
     /// Returns the runtime's handle.
     pub(crate) fn handle(&self) -> &Handle {
         self.runtime.handle()
+    }
+}
+
+/// Returns the error for a task without a result: [`Error::Internal`] if it panicked, [`Error::Closed`] if its runtime
+/// ended before it did.
+pub(crate) fn unfinished(error: JoinError) -> Error {
+    match error.try_into_panic() {
+        Ok(panic) => Error::internal(panic.as_ref()),
+        Err(_) => Error::Closed { reason: "cancelled" },
     }
 }
 
@@ -158,6 +176,18 @@ mod tests {
         let second = Io::current().unwrap();
         assert!(Arc::ptr_eq(&first, &second));
         assert_eq!(first.block_on(second.spawn(async { 7 })).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_panic_is_told_apart_from_the_end_of_the_runtime() {
+        let io = Io::current().unwrap();
+        assert_eq!(io.block_on(io.blocking(|| 7)).unwrap(), 7);
+        let panicked = io.block_on(io.blocking::<()>(|| panic!("no row {}", 7))).unwrap_err();
+        assert!(matches!(&panicked, Error::Internal { reason } if reason == "no row 7"), "{panicked}");
+        let task = io.spawn(std::future::pending::<()>());
+        task.abort();
+        let cancelled = io.block_on(task).map_err(unfinished).unwrap_err();
+        assert!(matches!(cancelled, Error::Closed { reason: "cancelled" }), "{cancelled}");
     }
 
     #[cfg(target_os = "linux")]

@@ -124,8 +124,7 @@ pub(super) async fn read<T: Send + 'static>(
             let parsed = parse(&parsed_object, &tail);
             (tail, parsed)
         };
-        let (returned, parsed) =
-            connection.io.spawn_blocking(work).await.map_err(|_| Error::Closed { reason: "cancelled" })?;
+        let (returned, parsed) = connection.io.blocking(work).await?;
         tail = returned;
         match parsed? {
             Ok(parsed) => return Ok(parsed),

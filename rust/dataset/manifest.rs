@@ -232,8 +232,7 @@ pub(super) async fn read(location: &Location, options: &BTreeMap<String, String>
     let answer = connection.client.get_opts(&location.path, options).await.map_err(failed)?;
     let bytes = answer.bytes().await.map_err(failed)?;
     // Verifying the checksum and parsing the header take long if it is large.
-    let decoded = connection.io.spawn_blocking(move || decode(&bytes)).await;
-    let decoded = decoded.map_err(|_| Error::Closed { reason: "cancelled" })?;
+    let decoded = connection.io.blocking(move || decode(&bytes)).await?;
     decoded.map_err(|reason| Error::Manifest { url: location.text.clone(), reason })
 }
 

@@ -119,7 +119,7 @@ impl Unopened<'_> {
             let (cache, of_pack, store) = (cache.clone(), key.clone(), of.key().clone());
             let objects: Vec<_> = members.iter().map(|&member| self.sources[member].object.clone()).collect();
             let as_kept = move || objects.iter().map(|object| pack::as_kept(&store, object)).collect::<Vec<_>>();
-            let (objects, mut pack) = blocking(io, move || (as_kept(), Pack::load(&cache, &of_pack))).await?;
+            let (objects, mut pack) = io.blocking(move || (as_kept(), Pack::load(&cache, &of_pack))).await?;
             let members: Vec<(usize, Object)> = members.into_iter().zip(objects).collect();
             for (member, object) in &members {
                 if let Some((packed, e_tag)) = pack.get(object) {
@@ -146,7 +146,7 @@ impl Unopened<'_> {
                 };
                 chunk.into_iter().filter_map(parse).collect::<Vec<_>>()
             };
-            blocking(io, parse)
+            io.blocking(parse)
         };
         let mut fragments: Vec<Vec<Fragment>> = self.sources.iter().map(|_| Vec::new()).collect();
         let chunks: Vec<_> = known.chunks(PARSED_AT_ONCE).map(parse).collect();
@@ -182,7 +182,7 @@ impl Unopened<'_> {
             }
             if has_new {
                 let cache = cache.clone();
-                blocking(io, move || pack.save(&cache, &key)).await?;
+                io.blocking(move || pack.save(&cache, &key)).await?;
             }
         }
         Ok(())
@@ -221,8 +221,4 @@ async fn open_fragment(shared: &Shared, mut source: Source) -> Result<Fragment> 
     let fragment = footer::read(connection, &mut source.object, &shared.tail_size, parse).await?;
     shared.tail_size.learn(fragment.tail_bytes);
     Ok(fragment)
-}
-
-async fn blocking<T: Send + 'static>(io: &Io, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    io.spawn_blocking(work).await.map_err(|_| Error::Closed { reason: "cancelled" })
 }

@@ -210,7 +210,7 @@ impl Judge {
             };
             group.into_iter().map(judge_one).collect()
         };
-        connection.io.spawn_blocking(judge).await.map_err(|panic| Error::Internal { reason: panic.to_string() })
+        connection.io.blocking(judge).await
     }
 
     /// Narrows the undecided rows of one row group, given indexes and their bytes. Malformed ones decide nothing.

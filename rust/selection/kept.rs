@@ -11,7 +11,7 @@ use super::codec::{put_number, put_sets, take_number, take_sets};
 use super::{Report, Selection, sizes};
 use crate::cache::{Cache, Found};
 use crate::dataset::Snapshot;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::io::Io;
 
 /// The folder of the cache.
@@ -57,7 +57,7 @@ impl Kept {
         let Some((kept, io)) = kept.zip(io) else { return evaluate.await };
         let sizes = sizes(snapshot);
         let (place, of) = (kept.clone(), sizes.clone());
-        let found = blocking(&io, move || place.get(&of)).await?;
+        let found = io.blocking(move || place.get(&of)).await?;
         let damaged = match found {
             Ok(Some(selection)) => return Ok(selection),
             Ok(None) => None,
@@ -67,7 +67,7 @@ impl Kept {
         if selection.report.requests > 0 && !selection.report.is_partial {
             let bytes = encode(&selection, &sizes);
             // What cannot be stored is evaluated again next time.
-            blocking(&io, move || kept.put(&bytes)).await?;
+            io.blocking(move || kept.put(&bytes)).await?;
         }
         selection.note = damaged.map(|path| format!("the cached selection `{path}` was damaged; it was made again"));
         Ok(selection)
@@ -92,10 +92,6 @@ impl Kept {
         let key: Vec<&str> = self.key.iter().map(String::as_str).collect();
         self.cache.put(&key, bytes)
     }
-}
-
-async fn blocking<T: Send + 'static>(io: &Io, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    io.spawn_blocking(work).await.map_err(|panic| Error::Internal { reason: panic.to_string() })
 }
 
 fn encode(selection: &Selection, sizes: &[u32]) -> Vec<u8> {

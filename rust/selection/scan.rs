@@ -450,8 +450,7 @@ impl Scan {
         let _core = cores.acquire_owned().await.map_err(|_| Error::Closed { reason: "cancelled" })?;
         let (this, row_group, fetched) = (Arc::clone(self), open.row_group, Fetched { ranges, bytes });
         let evaluate = move || this.evaluate_steps(row_group, &piece, steps, &fetched, alive);
-        let evaluated = connection.io.spawn_blocking(evaluate);
-        evaluated.await.map_err(|panic| Error::Internal { reason: panic.to_string() })?
+        connection.io.blocking(evaluate).await?
     }
 
     /// Plans what to read for the parts of a stage.

@@ -172,8 +172,7 @@ async fn list_all(connection: &Connection, location: &Location) -> Result<(Vec<O
         Some(levels) => levels.get(level).is_some_and(|level| level.is_match(name)),
         None => true,
     };
-    let walked = connection.io.spawn_blocking(move || walk(&folder, may_enter)).await;
-    let walked = walked.map_err(|_| Error::Closed { reason: "cancelled" })?;
+    let walked = connection.io.blocking(move || walk(&folder, may_enter)).await?;
     let Walked { files, broken } = walked.map_err(|source| system_error(location, source))?;
     let last_modified = chrono::DateTime::UNIX_EPOCH;
     let named = |location| ObjectMeta { location, last_modified, size: 0, e_tag: None, version: None };

@@ -10,7 +10,7 @@ use super::sample::Sample;
 use crate::config;
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
-use crate::io::Io;
+use crate::io::{Io, unfinished};
 use crate::metrics::{Metrics, Progress, Stage};
 use crate::plan::Share;
 use crate::query::{Answer, Dataset, Reading};
@@ -90,7 +90,7 @@ pub(super) async fn open(
             dataset.answer(connections, memory, reading, progress).await
         })
     };
-    let mut answer = answering.await.map_err(|_| Error::Closed { reason: "cancelled" })??;
+    let mut answer = answering.await.map_err(unfinished)??;
     if is_new {
         let report = answer.selection().report();
         scanning.metrics.add(Stage::Indexes, report.indexes);
@@ -130,7 +130,7 @@ fn batches(
             let next = reading.next().transpose();
             (reading, next)
         });
-        let (reading, next) = read.await.map_err(|_| Error::Closed { reason: "cancelled" })?;
+        let (reading, next) = read.await.map_err(unfinished)?;
         let Some(batch) = next? else { return Ok(None) };
         let batch = floats::canonical_columns(&batch).map_err(|error| Error::Internal { reason: error.to_string() })?;
         let rows = identities.as_mut().map(|rows| UInt64Array::from_iter_values(rows.take(batch.num_rows())));

@@ -1,17 +1,16 @@
 //! Sends requests and follows redirects; reads certificates only when they are needed.
 
-use std::sync::OnceLock;
-
 use object_store::ClientOptions;
 use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse};
 use reqwest::StatusCode;
-use reqwest::tls::Certificate;
+use tokio::sync::OnceCell;
 use url::Url;
 
 use super::connect::{Trust, connect, proxy_of};
 use super::redirect::{self, Elsewhere};
 use super::trouble::{Astray, causes, is_of_certificates};
 use crate::error::Result;
+use crate::io::unfinished;
 use crate::secrets::Sent;
 use crate::source::settings::{Named, certificates, refused};
 
@@ -36,7 +35,7 @@ struct ByProxy {
 #[derive(Debug)]
 pub(super) struct Transport {
     plain: HttpClient,
-    secure: OnceLock<HttpClient>,
+    secure: OnceCell<HttpClient>,
     options: ClientOptions,
     /// The option with additional trusted certificates.
     certificate: Option<Named>,
@@ -50,7 +49,7 @@ impl Transport {
     /// Those of [`connect`], for options that do not make a client.
     pub(super) fn try_new(options: ClientOptions, certificate: Option<Named>) -> Result<Self> {
         let plain = connect(&options, Trust::Nobody)?;
-        Ok(Self { plain, secure: OnceLock::new(), options, certificate })
+        Ok(Self { plain, secure: OnceCell::new(), options, certificate })
     }
 
     /// Makes a request, and those that it is redirected to. Unsuccessful responses come with what was [`Sent`], and to
@@ -103,7 +102,7 @@ impl Transport {
             }
         }
         let scheme = request.uri().scheme_str().unwrap_or_default().to_owned();
-        self.secure()?.execute(request).await.map_err(|error| self.by_proxy(&scheme, error))
+        self.secure().await?.execute(request).await.map_err(|error| self.by_proxy(&scheme, error))
     }
 
     /// Adds the proxy to the error of a failed connection: it may be the proxy that was not reached.
@@ -118,13 +117,17 @@ impl Transport {
         }
     }
 
-    fn secure(&self) -> Result<&HttpClient, HttpError> {
-        if let Some(client) = self.secure.get() {
-            return Ok(client);
-        }
-        let trusted = self.certificate.as_ref().map_or(Ok(Vec::<Certificate>::new()), certificates);
-        let client = trusted.and_then(|trusted| connect(&self.options, Trust::System(trusted))).map_err(unusable)?;
-        Ok(self.secure.get_or_init(|| client))
+    /// Returns the client that knows the certificates, which the first request to need it reads for all others.
+    async fn secure(&self) -> Result<&HttpClient, HttpError> {
+        let read = || {
+            let (options, certificate) = (self.options.clone(), self.certificate.clone());
+            let read = move || {
+                let trusted = certificate.as_ref().map_or_else(|| Ok(Vec::new()), certificates)?;
+                connect(&options, Trust::System(trusted))
+            };
+            async move { tokio::task::spawn_blocking(read).await.map_err(unfinished).flatten().map_err(unusable) }
+        };
+        self.secure.get_or_try_init(read).await
     }
 }
 
@@ -145,6 +148,7 @@ fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> HttpError 
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::time::Duration;
 
     use object_store::client::HttpRequestBody;
 
@@ -152,9 +156,20 @@ mod tests {
     use super::*;
     use crate::io::Io;
 
+    fn transport(certificate: Option<&str>) -> Transport {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let certificate = certificate.map(|path| Named::new("ca_certificate", path.to_owned()));
+        Transport::try_new(ClientOptions::new().with_allow_http(true), certificate).unwrap()
+    }
+
+    async fn ask(transport: &Transport, url: &str) -> Result<HttpResponse, HttpError> {
+        let mut request = HttpRequest::new(HttpRequestBody::empty());
+        *request.uri_mut() = url.parse().unwrap();
+        transport.execute(request).await
+    }
+
     #[test]
     fn certificates_are_read_for_tls_alone() {
-        drop(rustls::crypto::ring::default_provider().install_default());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = std::thread::spawn(move || {
@@ -162,28 +177,42 @@ mod tests {
             assert!(connection.read(&mut [0; 1000]).unwrap() > 0);
             connection.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
         });
-        let transport = |certificate: Option<&str>| {
-            let certificate = certificate.map(|path| Named::new("ca_certificate", path.to_owned()));
-            Transport::try_new(ClientOptions::new().with_allow_http(true), certificate).unwrap()
-        };
-        let ask = async |transport: &Transport, scheme: &str| {
-            let mut request = HttpRequest::new(HttpRequestBody::empty());
-            *request.uri_mut() = format!("{scheme}://{address}/").parse().unwrap();
-            transport.execute(request).await
-        };
+        let (plain, secure) = (format!("http://{address}/"), format!("https://{address}/"));
         let io = Io::current().unwrap();
         let (without, missing) = (transport(None), transport(Some("/no/such.pem")));
-        assert_eq!(io.block_on(ask(&missing, "http")).unwrap().status(), 204);
+        assert_eq!(io.block_on(ask(&missing, &plain)).unwrap().status(), 204);
         assert!(missing.secure.get().is_none());
         server.join().unwrap();
-        let failed = io.block_on(ask(&missing, "https")).unwrap_err();
+        let failed = io.block_on(ask(&missing, &secure)).unwrap_err();
         let said = causes(&failed).map(ToString::to_string).collect::<String>();
         assert!(said.contains("cannot read `/no/such.pem`"), "{said}");
         // Retrying would not bring it back.
         let failed = object_store::Error::Generic { store: "S3", source: Box::new(failed) };
         assert_eq!(sort(&failed), Sorted::Final);
         // The server is gone.
-        assert!(io.block_on(ask(&without, "https")).is_err());
+        assert!(io.block_on(ask(&without, &secure)).is_err());
         assert!(without.secure.get().is_some());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn others_go_on_while_certificates_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca.pem");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        // It has one thread.
+        let io = Io::for_scan().unwrap();
+        let transport = transport(path.to_str());
+        let asked = io.spawn(async move { ask(&transport, "https://127.0.0.1:1/").await.map(drop) });
+        // Waits until somebody reads, who then waits for the end.
+        let pipe = std::fs::File::options().write(true).open(&path).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let other = io.spawn(async move { sender.send(()) });
+        let went_on = receiver.recv_timeout(Duration::from_secs(10));
+        drop(pipe);
+        let failed = io.block_on(asked).unwrap().unwrap_err();
+        assert!(causes(&failed).any(|cause| cause.to_string().contains("got none")), "{failed}");
+        went_on.unwrap();
+        io.block_on(other).unwrap().unwrap();
     }
 }

@@ -113,7 +113,7 @@ pub(super) fn connect(
     let is_web = matches!(key, StoreKey::Http(_));
     let (key, of_make) = (key.clone(), options.clone());
     let make = move || build(&key, &of_make, Some(&Settings::try_new(&key, &of_make)?), || connector.clone());
-    let client = if is_web { Client::fixed(make()?) } else { Client::try_new(options, Box::new(make))? };
+    let client = if is_web { Client::fixed(make()?) } else { Client::try_new(options, Arc::new(make))? };
     Ok(Arc::new(Recovering::new(client, policy)))
 }
 

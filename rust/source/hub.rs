@@ -149,7 +149,7 @@ impl HubStore {
             *latest = latest.renewed()?;
             Ok(Arc::new(Self(Arc::clone(&latest))) as Arc<dyn ObjectStore>)
         };
-        Arc::new(Recovering::new(Client::renewed(Arc::new(Self(hub)), Box::new(again)), policy))
+        Arc::new(Recovering::new(Client::renewed(Arc::new(Self(hub)), Arc::new(again)), policy))
     }
 }
 

@@ -114,7 +114,7 @@ impl Reads {
                 Err(error) => error,
             };
             let may_renew = sort(&error) == Sorted::Refused && !patience.has_refreshed;
-            if may_renew && self.client.renew(generation) {
+            if may_renew && self.client.renew(generation).await {
                 patience.has_refreshed = true;
                 pass.answered();
             } else {

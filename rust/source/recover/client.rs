@@ -5,6 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use object_store::ObjectStore;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 
 use crate::error::Result;
 
@@ -15,7 +17,7 @@ const PREFIXES: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
 const LASTING: [&str; 6] =
     ["access_key_id", "account_key", "storage_access_key", "sas_token", "sas_key", "skip_signature"];
 
-type Make = Box<dyn Fn() -> Result<Arc<dyn ObjectStore>> + Send + Sync>;
+type Make = Arc<dyn Fn() -> Result<Arc<dyn ObjectStore>> + Send + Sync>;
 
 /// A client that can be remade.
 pub(in crate::source) struct Client {
@@ -31,7 +33,10 @@ struct Current {
 }
 
 struct Renewal {
+    /// May block.
     make: Make,
+    /// Held by whoever makes a client.
+    turn: Mutex<()>,
     /// Whether options provide the credentials: then the environment changes nothing.
     is_given: bool,
     /// Whether credentials come from variables, and only from them if these hold ones that never expire.
@@ -49,26 +54,32 @@ impl Client {
     pub(in crate::source) fn try_new(options: &BTreeMap<String, String>, make: Make) -> Result<Self> {
         let current = Current { client: make()?, generation: 0, environment: environment() };
         let is_given = options.keys().any(|name| is_lasting(name));
-        let renewal = Renewal { make, is_given, is_of_variables: true };
+        let renewal = Renewal { make, turn: Mutex::default(), is_given, is_of_variables: true };
         Ok(Self { current: RwLock::new(current), renewal: Some(renewal) })
     }
 
     /// Returns a client that `make` remakes each time it is refused, if possible.
     pub(in crate::source) fn renewed(client: Arc<dyn ObjectStore>, make: Make) -> Self {
-        let renewal = Renewal { make, is_given: false, is_of_variables: false };
+        let renewal = Renewal { make, turn: Mutex::default(), is_given: false, is_of_variables: false };
         Self { renewal: Some(renewal), ..Self::fixed(client) }
     }
 
     /// Returns the client, and its number.
     pub(super) fn get(&self) -> (Arc<dyn ObjectStore>, u64) {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        (Arc::clone(&current.client), current.generation)
+        let Current { client, generation, .. } = self.current();
+        (client, generation)
     }
 
-    /// Returns whether there is another client than number `refused`, made now if that may help.
-    pub(super) fn renew(&self, refused: u64) -> bool {
+    fn current(&self) -> Current {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns whether there is another client than number `refused`, made now if that may help. Meanwhile, others use
+    /// the current one.
+    pub(super) async fn renew(&self, refused: u64) -> bool {
         let Some(renewal) = &self.renewal else { return false };
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let _turn = renewal.turn.lock().await;
+        let current = self.current();
         if current.generation != refused {
             return true;
         }
@@ -79,8 +90,10 @@ impl Client {
             return false;
         }
         // What now makes no client has made one before: the refusal says more.
-        let Ok(client) = (renewal.make)() else { return false };
-        *current = Current { client, generation: refused + 1, environment };
+        let make = Arc::clone(&renewal.make);
+        let Ok(Ok(client)) = spawn_blocking(move || make()).await else { return false };
+        let renewed = Current { client, generation: refused + 1, environment };
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = renewed;
         true
     }
 }
@@ -113,10 +126,13 @@ fn environment() -> u64 {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
 
     use object_store::memory::InMemory;
 
     use super::*;
+    use crate::io::Io;
 
     fn counting() -> (Arc<AtomicU32>, Make) {
         let count = Arc::new(AtomicU32::new(0));
@@ -125,7 +141,7 @@ mod tests {
             made.fetch_add(1, Ordering::Relaxed);
             Ok(Arc::new(InMemory::new()) as Arc<dyn ObjectStore>)
         };
-        (count, Box::new(make))
+        (count, Arc::new(make))
     }
 
     #[test]
@@ -133,11 +149,38 @@ mod tests {
         let (count, make) = counting();
         let client = Client::try_new(&BTreeMap::new(), make).unwrap();
         let (_, first) = client.get();
-        if client.renew(first) {
-            assert!(client.renew(first) && client.renew(first));
-            assert_eq!((client.get().1, count.load(Ordering::Relaxed)), (1, 2));
-        }
-        assert!(!Client::fixed(Arc::new(InMemory::new())).renew(0));
+        Io::current().unwrap().block_on(async {
+            if client.renew(first).await {
+                let again = futures::future::join(client.renew(first), client.renew(first)).await;
+                assert_eq!((again, client.get().1, count.load(Ordering::Relaxed)), ((true, true), 1, 2));
+            }
+            assert!(!Client::fixed(Arc::new(InMemory::new())).renew(0).await);
+        });
+    }
+
+    #[test]
+    fn the_current_client_is_used_while_another_is_made() {
+        let ((begun, has_begun), (end, is_ended)) = (sync_channel(1), sync_channel::<()>(1));
+        let is_ended = std::sync::Mutex::new(is_ended);
+        let make = move || {
+            begun.send(()).unwrap();
+            is_ended.lock().unwrap().recv().unwrap();
+            Ok(Arc::new(InMemory::new()) as Arc<dyn ObjectStore>)
+        };
+        let client = Arc::new(Client::renewed(Arc::new(InMemory::new()), Arc::new(make)));
+        // It has one thread.
+        let io = Io::for_scan().unwrap();
+        let renewing = Arc::clone(&client);
+        let renewing = io.spawn(async move { renewing.renew(0).await });
+        has_begun.recv().unwrap();
+        let (sender, receiver) = sync_channel(1);
+        let current = Arc::clone(&client);
+        let current = io.spawn(async move { sender.send(current.get().1).unwrap() });
+        let number = receiver.recv_timeout(Duration::from_secs(10));
+        end.send(()).unwrap();
+        assert!(io.block_on(renewing).unwrap());
+        io.block_on(current).unwrap();
+        assert_eq!((number.unwrap(), client.get().1), (0, 1));
     }
 
     #[test]
@@ -145,7 +188,7 @@ mod tests {
         for name in ["aws_access_key_id", "azure_storage_account_key", "skip_signature", "sas_token"] {
             let (count, make) = counting();
             let client = Client::try_new(&BTreeMap::from([(name.to_owned(), "x".to_owned())]), make).unwrap();
-            assert!(!client.renew(0), "{name}");
+            assert!(!Io::current().unwrap().block_on(client.renew(0)), "{name}");
             assert_eq!(count.load(Ordering::Relaxed), 1);
         }
     }

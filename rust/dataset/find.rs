@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::manifest::{self, Saved};
 use crate::error::{Error, Result};
+use crate::io::Io;
 use crate::source::{Listed, Location, Object, Store, StoreKey, infer_splits, list};
 
 /// Names all splits, unless one has this name.
@@ -135,8 +136,15 @@ async fn find_sources(request: &OpenRequest) -> Result<Found> {
     if request.sources.is_empty() {
         return Err(Error::Uri { uri: String::new(), reason: "the list of sources is empty".into() });
     }
-    let locations = request.sources.iter().map(|source| Location::parse(source)).collect::<Result<Vec<_>>>()?;
-    match locations.iter().find(|location| manifest::is_manifest(location)) {
+    let uris = request.sources.clone();
+    // Paths are looked up in their file systems, which may take long.
+    let parse = move || {
+        let locations = parse(&uris)?;
+        let manifest = locations.iter().position(manifest::is_manifest);
+        Ok::<_, Error>((locations, manifest))
+    };
+    let (locations, manifest) = Io::current()?.blocking(parse).await??;
+    match manifest.map(|place| &locations[place]) {
         Some(manifest) if locations.len() == 1 => find_saved(manifest, request).await,
         Some(manifest) => {
             let reason = "a manifest must be opened by itself, not together with other sources".to_owned();
@@ -144,6 +152,10 @@ async fn find_sources(request: &OpenRequest) -> Result<Found> {
         }
         None => find_listed(&locations, request).await,
     }
+}
+
+fn parse(uris: &[String]) -> Result<Vec<Location>> {
+    uris.iter().map(|uri| Location::parse(uri)).collect()
 }
 
 /// Finds what a manifest lists.
@@ -209,7 +221,8 @@ pub(super) async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Want
     let FilesRequest { splits, commit, storage_options } = request;
     let (mut stores, mut sources, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
     let files = splits.iter().flat_map(|(_, of)| of).flat_map(|(_, files)| files);
-    let locations = files.map(|file| Location::parse(&file.uri)).collect::<Result<Vec<_>>>()?;
+    let uris: Vec<String> = files.map(|file| file.uri.clone()).collect();
+    let locations = Io::current()?.blocking(move || parse(&uris)).await??;
     let mut of_files = locations.iter();
     for (name, of) in splits {
         let mut parts = Vec::new();

@@ -24,6 +24,7 @@ use sha2::{Digest, Sha256};
 use super::Snapshot;
 use super::find::Source;
 use crate::error::{Error, Result};
+use crate::io::Io;
 use crate::secrets;
 use crate::source::{self, Location, Object, Store, StoreKey, Written};
 
@@ -217,7 +218,7 @@ fn check(header: &Header, footer_bytes: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns whether a location's name is that of a manifest.
+/// Returns whether a location's name is that of a manifest; blocks for a local one.
 pub(super) fn is_manifest(location: &Location) -> bool {
     let is_named = location.path.as_ref().ends_with(EXTENSION) && location.glob.is_none() && !location.is_folder;
     let is_folder = || location.store == StoreKey::Local && std::path::Path::new(&location.url()).is_dir();
@@ -239,8 +240,14 @@ pub(super) async fn read(location: &Location, options: &BTreeMap<String, String>
 /// Writes the manifest of `splits` to `uri`: one request. Options are those of `uri`'s store, by default the
 /// snapshots'.
 pub(super) async fn save(splits: &[(&str, &Snapshot)], uri: &str, options: &BTreeMap<String, String>) -> Result<()> {
-    let location = Location::parse(uri)?;
-    if !is_manifest(&location) {
+    let uri = uri.to_owned();
+    let parse = move || {
+        let location = Location::parse(&uri)?;
+        let is_manifest = is_manifest(&location);
+        Ok::<_, Error>((location, is_manifest))
+    };
+    let (location, is_manifest) = Io::current()?.blocking(parse).await??;
+    if !is_manifest {
         let reason = format!("expected the name of an object that ends in `{EXTENSION}`, not a folder or a pattern");
         return Err(Error::Uri { uri: location.text, reason });
     }

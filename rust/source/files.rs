@@ -28,6 +28,14 @@ const STORE: &str = "LocalFileSystem";
 #[derive(Debug, Default)]
 pub(super) struct Files(LocalFileSystem);
 
+/// Runs `work` on a thread that may block, if there is a runtime.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    match Handle::try_current() {
+        Ok(runtime) => Ok(runtime.spawn_blocking(work).await?),
+        Err(_) => Ok(work()),
+    }
+}
+
 /// Opens the file at `path`, whose key is `location`, and returns its current metadata.
 fn open(path: PathBuf, location: Path, options: &GetOptions) -> Result<GetResult> {
     let failed = |source: io::Error| match source.kind() {
@@ -110,10 +118,7 @@ impl ObjectStore for Files {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let path = self.0.path_to_filesystem(location)?;
         let location = location.clone();
-        match Handle::try_current() {
-            Ok(runtime) => runtime.spawn_blocking(move || open(path, location, &options)).await?,
-            Err(_) => open(path, location, &options),
-        }
+        blocking(move || open(path, location, &options)).await?
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
@@ -121,7 +126,8 @@ impl ObjectStore for Files {
     }
 
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
-        make_room(&self.0.path_to_filesystem(location)?).map_err(|error| {
+        let path = self.0.path_to_filesystem(location)?;
+        blocking(move || make_room(&path)).await?.map_err(|error| {
             let said = format!("no file can be written there: {error}");
             Error::Generic { store: STORE, source: io::Error::new(error.kind(), said).into() }
         })?;

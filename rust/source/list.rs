@@ -40,7 +40,8 @@ pub(crate) async fn list(connection: &Connection, location: &Location) -> Result
     }
     if connection.is_local {
         let path = file_path(&location.path);
-        let metadata = std::fs::metadata(&path).map_err(|source| system_error(location, source))?;
+        let metadata = connection.io.blocking(move || std::fs::metadata(path)).await?;
+        let metadata = metadata.map_err(|source| system_error(location, source))?;
         if !metadata.is_dir() && !metadata.is_file() {
             // Opening a pipe waits for a writer.
             let reason = "it is a pipe or a device; expected a file, which can be read in any order".to_owned();

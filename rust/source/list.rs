@@ -182,23 +182,24 @@ async fn list_all(connection: &Connection, location: &Location) -> Result<(Vec<O
 
 /// Collects a listing. Refuses one in which pages follow one another in a circle: it would never end.
 ///
-/// One object at a time is looked out for, and after twice as many the latest one (Brent's algorithm). Empty ones may
-/// be folder markers, which look like the object beside them.
+/// One pair of neighbours at a time is looked out for, and after twice as many objects the latest one (Brent's
+/// algorithm). A single object may be listed twice: an empty one looks like the marker of a folder of its name.
 async fn collect(
     mut listing: impl Stream<Item = object_store::Result<ObjectMeta>> + Unpin,
 ) -> object_store::Result<Vec<ObjectMeta>> {
     let mut metas = Vec::new();
-    let (mut awaited, mut next_len) = (None, 1);
+    let (mut awaited, mut next_len) = (None, 2);
     while let Some(meta) = listing.try_next().await? {
-        if awaited.as_ref() == Some(&meta) {
-            let said = format!("it listed `{}` again, so its listing has no end", meta.location);
+        metas.push(meta);
+        let Some(latest) = metas.last_chunk::<2>() else { continue };
+        if awaited.as_ref() == Some(latest) {
+            let said = format!("it listed `{}` again, so its listing has no end", latest[1].location);
             return Err(Trouble::new(Kind::Wrong, said).of("store"));
         }
-        if metas.len() >= next_len && meta.size > 0 {
+        if metas.len() >= next_len {
             next_len = 2 * metas.len();
-            awaited = Some(meta.clone());
+            awaited = Some(latest.clone());
         }
-        metas.push(meta);
     }
     Ok(metas)
 }
@@ -347,26 +348,29 @@ mod tests {
 
     #[test]
     fn a_listing_that_goes_round_in_a_circle_is_refused() {
-        let meta = |number: u64| ObjectMeta {
+        let meta = |number: u64, size| ObjectMeta {
             location: Path::from(format!("{number}.parquet")),
             last_modified: chrono::DateTime::UNIX_EPOCH,
-            size: number % 3,
+            size,
             e_tag: None,
             version: None,
         };
-        let collected = |numbers: Vec<u64>| {
-            let listing = stream::iter(numbers.into_iter().map(|number| Ok(meta(number))));
+        let collected = |numbers: Vec<u64>, size_of: fn(u64) -> u64| {
+            let listing = stream::iter(numbers.into_iter().map(|number| Ok(meta(number, size_of(number)))));
             crate::io::Io::current().unwrap().block_on(collect(listing)).map(|metas| metas.len())
         };
-        assert_eq!(collected((0..1000).collect()).unwrap(), 1000);
-        // An empty object beside the marker of a folder of its name.
-        assert_eq!(collected(vec![1, 2, 3, 3, 4]).unwrap(), 5);
-        for (first, len) in [(0, 2), (0, 1000), (17, 2000), (1000, 3)] {
-            let around = (0..first + 8 * len.max(first))
-                .map(|place| if place < first { place } else { first + (place - first) % len });
-            let refused = collected(around.collect()).unwrap_err();
-            assert!(refused.to_string().contains(".parquet` again"), "{refused}");
+        let sizes: [fn(u64) -> u64; 3] = [|number| number % 3, |_| 0, |_| 1];
+        for size_of in sizes {
+            assert_eq!(collected((0..1000).collect(), size_of).unwrap(), 1000);
+            for (first, len) in [(0, 1), (0, 2), (0, 1000), (17, 2000), (1000, 3)] {
+                let around = (0..first + 8 * len.max(first))
+                    .map(|place| if place < first { place } else { first + (place - first) % len });
+                let refused = collected(around.collect(), size_of).unwrap_err();
+                assert!(refused.to_string().contains(".parquet` again"), "{refused}");
+            }
         }
+        // Empty objects beside the markers of folders of their names.
+        assert_eq!(collected(vec![1, 1, 2, 3, 3, 4, 5, 4], |_| 0).unwrap(), 8);
     }
 
     #[test]

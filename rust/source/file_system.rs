@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::error::Error as StdError;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -226,7 +226,7 @@ struct Files {
     system: Arc<dyn FileSystem>,
     policy: Policy,
     /// Not held: the runtime owns the store.
-    io: std::sync::Weak<Io>,
+    io: Weak<Io>,
 }
 
 impl Files {
@@ -234,9 +234,11 @@ impl Files {
     async fn call(&self, url: &str, call: FileCall) -> object_store::Result<FileAnswer> {
         let (sender, receiver) = oneshot::channel();
         let system = Arc::clone(&self.system);
-        if let Some(io) = self.io.upgrade() {
+        let begin = move || system.begin(call, FileReply(sender));
+        match self.io.upgrade() {
             // Not awaited: it starts the call, and the answer may come before it returns.
-            drop(io.spawn_blocking(move || system.begin(call, FileReply(sender))));
+            Some(io) => drop(io.spawn_blocking(begin)),
+            None => return Err(generic("the runtime of its calls has ended")),
         }
         let time = CALL_TIMEOUT.min(self.policy.limit.time);
         let answer = match timeout(time, receiver).await {
@@ -403,19 +405,34 @@ mod tests {
         }
     }
 
-    fn with_files<T>(failures: &[FileErrorKind], test: impl AsyncFnOnce(&dyn ObjectStore) -> T) -> T {
-        let io = Io::current().unwrap();
+    fn files(failures: &[FileErrorKind], io: Weak<Io>) -> Files {
         let (limit, is_hedging, _) = settings(&BTreeMap::from([(RETRY_FOR.into(), "60 s".into())])).unwrap();
         let traffic = Arc::new(Traffic::new(Preset::object_storage().unmeasured()));
-        let policy = Policy { traffic, limit, is_hedging, root: "zip://".into() };
-        let files = Files {
+        Files {
             key: StoreKey::FileSystem("zip://::s3://b/a.zip".into()),
             system: Arc::new(One(std::sync::Mutex::new(failures.to_vec()))),
-            policy: policy.clone(),
-            io: Arc::downgrade(&io),
-        };
+            policy: Policy { traffic, limit, is_hedging, root: "zip://".into() },
+            io,
+        }
+    }
+
+    fn with_files<T>(failures: &[FileErrorKind], test: impl AsyncFnOnce(&dyn ObjectStore) -> T) -> T {
+        let io = Io::current().unwrap();
+        let files = files(failures, Arc::downgrade(&io));
+        let policy = files.policy.clone();
         let store = Recovering::new(Client::fixed(Arc::new(files)), policy);
         io.block_on(test(&store))
+    }
+
+    #[test]
+    fn nobody_waits_for_calls_of_a_runtime_that_has_ended() {
+        let files = files(&[], Weak::new());
+        let read = Io::current().unwrap().block_on(async {
+            let read = async { files.get_range(&Path::from("x"), 0..1).await };
+            timeout(Duration::from_secs(10), read).await
+        });
+        let said = read.expect("an error at once").unwrap_err().to_string();
+        assert!(said.contains("has ended"), "{said}");
     }
 
     #[test]

@@ -419,9 +419,13 @@ impl Dataset {
         self.known_answer().map(|answer| Arc::clone(answer.selection()))
     }
 
-    /// Takes an answer made elsewhere, by the same query on the same snapshot.
+    /// Takes an answer made elsewhere, by the same query on the same snapshot, unless it lacks values that the columns
+    /// need.
     pub fn adopt_answer(&self, answer: Answer) {
-        self.answer.set(Arc::new(answer));
+        let needs_attached = self.outputs().is_some_and(|outputs| outputs.needs_attached());
+        if !needs_attached || answer.attached().is_some() {
+            self.answer.set(Arc::new(answer));
+        }
     }
 
     /// Returns the kept rows and their order, evaluating the query if that has not been done.

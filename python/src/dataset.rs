@@ -479,13 +479,14 @@ impl PyDataset {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         let (snapshot, class) = (self.dataset.snapshot(), py.get_type::<Self>());
-        let answer = self.dataset.known_answer().map(|answer| {
+        let answer = self.dataset.known_answer().and_then(|answer| {
             let order = answer.order().map(|order| order.iter().flat_map(|row| row.to_le_bytes()).collect::<Vec<u8>>());
-            let attached =
-                answer.attached().and_then(|rows| ipc::write(&rows.schema(), std::slice::from_ref(rows)).ok());
+            let written = answer.attached().map(|rows| ipc::write(&rows.schema(), std::slice::from_ref(rows)));
+            // Without values that cannot be written, the query is evaluated again.
+            let attached = written.transpose().ok()?;
             let selection = answer.selection().to_bytes(snapshot);
             let bytes = |bytes: Vec<u8>| PyBytes::new(py, &bytes).unbind();
-            (bytes(selection), order.map(bytes), attached.map(bytes))
+            Some((bytes(selection), order.map(bytes), attached.map(bytes)))
         });
         let restriction = self.dataset.restriction_bytes().map(|bytes| PyBytes::new(py, &bytes));
         let Some(recipe) = &self.recipe else {

@@ -142,6 +142,19 @@ def test_a_query_that_keeps_rows_is_a_dataset(ds: fb.Dataset, name: str) -> None
     assert same([by_rank[position % 3][position // 3] for position in range(len(wanted))], wanted)
 
 
+def test_an_answer_without_the_values_of_its_columns_is_evaluated_again(ds: fb.Dataset) -> None:
+    made = ds.sql("SELECT id, row_number() OVER (ORDER BY score, id) AS n FROM dataset WHERE id % 300 = 0")
+    rows = list(made.iter())
+    rebuild, arguments = made._native.__reduce__()
+    selection, order, values = arguments[4]
+    assert values
+    for selected, is_known in ((["id", "n"], False), (["id"], True)):
+        answer = (selection, order, None)
+        again = made._of(rebuild(*arguments[:3], selected, answer, *arguments[5:]))
+        assert (again._native.num_rows_known is not None) == is_known
+        assert list(again.iter()) == [{name: row[name] for name in selected} for row in rows]
+
+
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_shuffled_query_delivers_each_row_once_and_resumes(ds: fb.Dataset, name: str) -> None:
     sql = QUERIES[name]

@@ -492,7 +492,8 @@ impl PyDataset {
         let Some(recipe) = &self.recipe else {
             let has_secrets = py.import("forebay.secrets")?.call_method0("are_pickled")?.extract()?;
             let audience = if has_secrets { Audience::OurOwn } else { Audience::Strangers };
-            let saved = PyBytes::new(py, &snapshot.to_bytes(audience));
+            let saved = snapshot.to_bytes(audience).map_err(|error| to_py(&error))?;
+            let saved = PyBytes::new(py, &saved);
             let features = self.dataset.given_features();
             let arguments = (saved, self.column_names(), self.filters(), answer, restriction, features);
             let arguments = arguments.into_pyobject(py)?;

@@ -86,8 +86,8 @@ pub(super) struct Saved {
     pub(super) withheld: Vec<Vec<String>>,
 }
 
-/// Returns snapshots, one for each split, as bytes.
-pub(super) fn encode(splits: &[(&str, &Snapshot)], audience: Audience) -> Vec<u8> {
+/// Returns snapshots, one for each split, as bytes; the error says why there are none.
+pub(super) fn encode(splits: &[(&str, &Snapshot)], audience: Audience) -> Result<Vec<u8>, String> {
     let mut header = Header::default();
     let mut footers: Vec<&[u8]> = Vec::new();
     for (name, snapshot) in splits {
@@ -107,12 +107,21 @@ pub(super) fn encode(splits: &[(&str, &Snapshot)], audience: Audience) -> Vec<u8
         header.fingerprints.push(snapshot.fingerprint.clone());
         header.commits.push(snapshot.commit.clone());
     }
-    let json = serde_json::to_vec(&header).unwrap_or_default();
-    let json = zstd::bulk::compress(&json, ZSTD_LEVEL).unwrap_or_default();
-    let mut body = (json.len() as u64).to_le_bytes().to_vec();
-    body.extend(json);
+    let header = compressed(&header, MAX_HEADER_BYTES)?;
+    let mut body = (header.len() as u64).to_le_bytes().to_vec();
+    body.extend(header);
     footers.iter().for_each(|footer| body.extend_from_slice(footer));
-    [&MAGIC[..], &Sha256::digest(&body), &body].concat()
+    Ok([&MAGIC[..], &Sha256::digest(&body), &body].concat())
+}
+
+/// Returns a header as compressed JSON; refuses one of more than `max_bytes`, of which [`decode`] would read a part.
+fn compressed(header: &Header, max_bytes: u64) -> Result<Vec<u8>, String> {
+    let json = serde_json::to_vec(header).map_err(|error| error.to_string())?;
+    if json.len() as u64 > max_bytes {
+        let num_objects = header.objects.len();
+        return Err(format!("its header of {num_objects} objects has {} bytes, more than {max_bytes}", json.len()));
+    }
+    zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(|error| error.to_string())
 }
 
 /// Returns the index of `store` in the header, adding it if necessary.
@@ -262,8 +271,9 @@ pub(super) async fn save(splits: &[(&str, &Snapshot)], uri: &str, options: &BTre
         Some(store) => store.connect()?,
         None => store_of(&location, options)?.connect()?,
     };
-    let payload = PutPayload::from(encode(splits, Audience::Anybody));
-    let put = connection.client.put(&location.path, payload).await;
+    let bytes = encode(splits, Audience::Anybody);
+    let bytes = bytes.map_err(|reason| Error::Manifest { url: location.text.clone(), reason })?;
+    let put = connection.client.put(&location.path, PutPayload::from(bytes)).await;
     put.map(drop).map_err(|source| source::error(&location.text, source))
 }
 
@@ -313,6 +323,14 @@ mod tests {
             let refused = decode(&of_header(&json, b"ab")).unwrap_err();
             assert!(refused.contains(said), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_header_that_could_not_be_read_is_not_written() {
+        let header = Header { fingerprints: vec!["f".repeat(100)], ..Header::default() };
+        let num_bytes = serde_json::to_vec(&header).unwrap().len() as u64;
+        assert!(compressed(&header, num_bytes).is_ok());
+        assert!(compressed(&header, num_bytes - 1).unwrap_err().contains("more than"));
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// [`Error::Uri`] for another name, and those of writing.
+    /// [`Error::Uri`] for another name, [`Error::Manifest`] for more objects than one can list, and those of writing.
     pub async fn save_manifest(
         splits: &[(Option<String>, Arc<Self>)],
         uri: &str,
@@ -155,8 +155,13 @@ impl Snapshot {
     }
 
     /// Returns what [`Self::reopen`] needs in another process, with the store options that `audience` may see.
-    pub fn to_bytes(&self, audience: Audience) -> Vec<u8> {
-        manifest::encode(&[(self.split_name(), self)], audience)
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for more objects than a header can list.
+    pub fn to_bytes(&self, audience: Audience) -> Result<Vec<u8>> {
+        let bytes = manifest::encode(&[(self.split_name(), self)], audience);
+        bytes.map_err(|reason| Error::Setting { name: "pickle", reason })
     }
 
     /// Opens exactly the same objects again, without any request. Options that were left out come from `given`, or else

@@ -238,7 +238,7 @@ fn a_manifest_holds_no_options_and_another_process_gets_secrets_only_where_it_sh
     let store = Store::try_new(key, &options).unwrap();
     let snapshot = block_on(Snapshot::of_objects(vec![store], vec![], &Progress::default())).unwrap();
     let saved = |audience| {
-        let bytes = manifest::encode(&[("train", &snapshot)], audience);
+        let bytes = manifest::encode(&[("train", &snapshot)], audience).unwrap();
         let mut saved = manifest::decode(&bytes.into()).unwrap();
         (saved.stores.remove(0).1, saved.withheld.remove(0))
     };
@@ -249,7 +249,7 @@ fn a_manifest_holds_no_options_and_another_process_gets_secrets_only_where_it_sh
     assert_eq!(saved(Audience::Strangers), (public, names.to_vec()));
 
     let reopen = |given: Option<&BTreeMap<String, String>>| {
-        let bytes = snapshot.to_bytes(Audience::Strangers);
+        let bytes = snapshot.to_bytes(Audience::Strangers).unwrap();
         block_on(Snapshot::reopen(bytes, given, &Progress::default())).map(|of| of.stores[0].options().clone())
     };
     match reopen(None) {
@@ -285,7 +285,7 @@ fn splits_are_listed_once_and_saved_together() {
     let saved: Vec<_> = opened.into_iter().map(|(name, of)| (Some(name), Arc::new(of))).collect();
     let path = folder.path().join("all.forebay");
     block_on(Snapshot::save_manifest(&saved, path.to_str().unwrap(), &BTreeMap::new())).unwrap();
-    let bytes = saved[1].1.to_bytes(Audience::OurOwn);
+    let bytes = saved[1].1.to_bytes(Audience::OurOwn).unwrap();
     // Only the manifest still exists.
     for split in ["train", "test"] {
         std::fs::remove_dir_all(folder.path().join(split)).unwrap();

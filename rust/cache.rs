@@ -12,6 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
 
+use crate::hex::hex;
+
 /// Names the folder of the cache; `0` disables it.
 pub(crate) const VARIABLE: &str = "FOREBAY_CACHE";
 
@@ -106,8 +108,7 @@ impl Cache {
     }
 
     fn path(&self, digest: &[u8; DIGEST_BYTES]) -> PathBuf {
-        let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.folder.join(name)
+        self.folder.join(hex(digest))
     }
 
     fn write(&self, digest: &[u8; DIGEST_BYTES], bytes: &[u8]) -> io::Result<()> {

@@ -24,6 +24,7 @@ pub mod forms;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod hex;
 mod image;
 mod io;
 pub mod ipc;

@@ -19,6 +19,7 @@ use crate::config;
 use crate::dataset::{ColumnLayout, Fragment, ReadCost, RowGroupRef};
 use crate::error::{Error, Result};
 use crate::forms::{Form, Request, Target};
+use crate::hex::hex;
 use crate::metrics::Metrics;
 use crate::notices::{self, Notice};
 use crate::plan::{self, EpochPlan, Hole, HoleUnits, Order, OrderState, PieceId, Span, State, Weights};
@@ -475,7 +476,7 @@ fn add_spans(starts: &[u32], row_group: &RowGroupRef, index: usize, kept: &RowSe
 pub(crate) fn digest(rows: &[u64]) -> String {
     let mut hash = Sha256::new();
     rows.iter().for_each(|row| hash.update(row.to_le_bytes()));
-    hash.finalize().iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect()
+    hex(&hash.finalize()[..DIGEST_BYTES])
 }
 
 /// Derives lanes and window if they are not given, and notes if the derived window is so narrow that rows stay near

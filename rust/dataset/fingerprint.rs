@@ -6,6 +6,7 @@ use arrow_schema::Schema;
 use sha2::{Digest, Sha256};
 
 use super::{Constant, Fragment};
+use crate::hex::hex;
 
 /// Changes when the meaning of a fingerprint does.
 const VERSION: &[u8] = b"forebay fingerprint 1";
@@ -58,8 +59,7 @@ pub(super) fn fingerprint(
         }
     }
     hash.update(commit.unwrap_or_default());
-    let digest = hash.finalize();
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(hash.finalize())
 }
 
 /// Returns the path of an object in its repository. Copies of a `commit` are in the layout of `huggingface_hub`.

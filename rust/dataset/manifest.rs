@@ -24,6 +24,7 @@ use sha2::{Digest, Sha256};
 use super::Snapshot;
 use super::find::Source;
 use crate::error::{Error, Result};
+use crate::hex::hex;
 use crate::io::Io;
 use crate::secrets;
 use crate::source::{self, Location, Object, Store, StoreKey, Written};
@@ -146,10 +147,6 @@ fn veiled(options: &BTreeMap<String, String>) -> BTreeMap<String, String> {
 /// Decodes what [`veiled`] wrote; anything else counts as no value.
 fn unveiled(options: BTreeMap<String, String>) -> BTreeMap<String, String> {
     options.into_iter().map(|(name, value)| (name, of_hex(&value).unwrap_or_default())).collect()
-}
-
-fn hex(text: &str) -> String {
-    text.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn of_hex(text: &str) -> Option<String> {

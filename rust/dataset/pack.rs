@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::fingerprint::common_folder;
 use crate::cache::{Cache, Found};
+use crate::hex::hex;
 use crate::source::{Object, Store, StoreKey, status_changed};
 
 /// The cache kind of these entries, including the version of their layout.
@@ -140,7 +141,7 @@ pub(super) fn versions<'a>(stores: &[Store], objects: impl Iterator<Item = (usiz
         hash.update((store as u64).to_le_bytes());
         hash.update(version);
     }
-    Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Some(hex(hash.finalize()))
 }
 
 /// Returns a hash of an object's path, and one of its version; `None` without a strong e-tag.

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use super::seed::{Key, Purpose, STEP};
 use super::{EpochPlan, Order, Piece, PieceId, Span};
 use crate::config;
+use crate::hex::hex;
 
 /// Bytes of a hash that identifies a list of weights.
 const DIGEST_BYTES: usize = 16;
@@ -93,8 +94,7 @@ impl Weights {
 
     /// Describes the weights for a state.
     pub fn describe(&self) -> String {
-        let digest: String = self.digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{} rows drawn by weights {digest}", self.num_draws)
+        format!("{} rows drawn by weights {}", self.num_draws, hex(self.digest))
     }
 
     /// Returns the weights as bytes, for another process.

@@ -15,6 +15,7 @@ use super::codec::put_sets;
 use super::{Selection, sample, saved};
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
+use crate::hex::hex;
 use crate::rows::RowSet;
 
 /// Bytes of a hash that identifies a selection.
@@ -157,7 +158,7 @@ impl Subset {
     pub(crate) fn digest(&self) -> String {
         let mut bytes = Vec::new();
         put_sets(self.selection.sets(), &self.sizes, &mut bytes);
-        Sha256::digest(&bytes).iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect()
+        hex(&Sha256::digest(&bytes)[..DIGEST_BYTES])
     }
 
     /// Returns the subset as bytes, checksummed, for [`Self::from_bytes`].

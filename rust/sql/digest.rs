@@ -11,6 +11,7 @@ use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::ScalarValue;
 use sha2::{Digest, Sha256};
 
+use crate::hex::hex;
 use crate::selection::floats;
 
 /// About how many bytes are digested at a time: they are copied, and fit into the caches of a core.
@@ -27,7 +28,7 @@ pub(super) fn digest_of_value(value: &ScalarValue) -> String {
         // Lists and bytes are displayed truncated, and could look alike.
         _ => digest_of_array(value),
     };
-    if text.len() <= SHOWN { text } else { hex(&Sha256::digest(text)) }
+    if text.len() <= SHOWN { text } else { hex(Sha256::digest(text)) }
 }
 
 /// Returns a digest of a value and its type.
@@ -67,7 +68,7 @@ pub(super) fn digest_of_batches(schema: &SchemaRef, batches: &[RecordBatch]) -> 
         }
     }
     hash.update(num_rows.to_le_bytes());
-    Ok(hex(&hash.finalize()))
+    Ok(hex(hash.finalize()))
 }
 
 /// Returns the values of a column, without a dictionary and with one bit pattern per float.
@@ -98,8 +99,4 @@ fn laid_out_plainly(data_type: &DataType) -> DataType {
         DataType::Struct(fields) => DataType::Struct(fields.iter().map(plain).collect()),
         other => other.clone(),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -10,12 +10,12 @@ use arrow_array::RecordBatch;
 use arrow_schema::ArrowError;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use tokio::sync::Semaphore;
 
 use crate::answer::Answer;
 use crate::dataset::{RowGroupRead, RowGroupRef};
 use crate::error::{Error, Result};
 use crate::io::unfinished;
+use crate::memory::{Memory, READS_IN_MEMORY};
 use crate::query::Dataset;
 use crate::rows::RowSet;
 use crate::source::{Connection, read_ranges};
@@ -26,12 +26,6 @@ const MAX_GROUPS_IN_FLIGHT: usize = 256;
 
 /// Reads of neighbouring row groups are grouped up to this many bytes, so that decoding need not wait for all of them.
 const MAX_GROUP_BYTES: u64 = 4 << 20;
-
-/// A single read takes at most this fraction of the memory, if pages allow.
-const READS_IN_MEMORY: u64 = 8;
-
-/// Memory is handed out in units of this size, because a semaphore counts in `u32`.
-const PERMIT_BYTES: u64 = 1024;
 
 /// Number of reads that a thread plans at a time.
 const READS_PER_TASK: usize = 64;
@@ -219,14 +213,12 @@ impl RowAccess {
 
     /// Returns the rows of each read, in order.
     async fn read_all(&self, connections: &[Connection], planned: Vec<Planned>) -> Result<Vec<RecordBatch>> {
-        let memory = Semaphore::new(permits(self.memory_bytes) as usize);
+        let memory = Memory::new(self.memory_bytes);
         let groups = self.group(planned);
         let read = |group: Vec<Planned>| {
             let memory = &memory;
             async move {
-                let bytes = group.iter().map(|planned| planned.bytes).sum();
-                let wanted = permits(bytes).min(permits(self.memory_bytes));
-                let _memory = memory.acquire_many(wanted).await.map_err(|_| Error::Closed { reason: "cancelled" })?;
+                let _memory = memory.take(group.iter().map(|planned| planned.bytes).sum()).await?;
                 self.read_group(connections, group).await
             }
         };
@@ -306,10 +298,6 @@ impl RowAccess {
 
 fn too_large(error: &ArrowError) -> Error {
     Error::Setting { name: "indices", reason: format!("{error}; ask for fewer rows at once") }
-}
-
-fn permits(bytes: u64) -> u32 {
-    u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX).max(1)
 }
 
 #[cfg(test)]

@@ -116,13 +116,13 @@ pub const ARROW_BATCH_BYTES: u64 = 16 << 20;
 /// A batch of a query takes at most this fraction of the memory limit.
 pub const QUERY_BATCHES_IN_MEMORY: u64 = 32;
 
-/// A single read takes at most this fraction of the memory limit, if pages allow.
-pub const READS_IN_MEMORY: u64 = 16;
+/// A single read of a stream takes at most this fraction of the memory limit, if pages allow.
+pub const STREAM_READS_IN_MEMORY: u64 = 16;
 
 /// If pages of different columns begin at different rows, or columns have large dictionaries, smaller reads fetch more
 /// bytes twice. A read may take this fraction of the memory limit to avoid fetching half of the wanted bytes again, and
 /// other multiples of it to avoid less or more.
-pub const LEAST_READS_IN_MEMORY: u64 = 4;
+pub const LEAST_STREAM_READS_IN_MEMORY: u64 = 4;
 
 /// A row group without a page index slows a stream down if it takes more than this fraction of the memory limit: what
 /// is decoded, what is being read and what comes next then do not fit together.

@@ -28,6 +28,7 @@ mod hex;
 mod image;
 mod io;
 pub mod ipc;
+mod memory;
 mod metrics;
 #[cfg(test)]
 mod mistakes;

@@ -445,8 +445,8 @@ impl EpochReader {
 /// Returns the maximum bytes of a single read within a memory limit, and a larger maximum to avoid fetching too much
 /// twice.
 fn bounds_of_reads(memory_limit: u64) -> (u64, u64) {
-    let target = (memory_limit / config::READS_IN_MEMORY).min(MOST_READ_BYTES);
-    (target, memory_limit / config::LEAST_READS_IN_MEMORY)
+    let target = (memory_limit / config::STREAM_READS_IN_MEMORY).min(MOST_READ_BYTES);
+    (target, memory_limit / config::LEAST_STREAM_READS_IN_MEMORY)
 }
 
 /// Returns the number of kept rows before each span.

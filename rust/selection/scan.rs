@@ -28,6 +28,7 @@ use super::{Filter, Report};
 use crate::config;
 use crate::dataset::{ColumnLayout, RowGroupRead, RowGroupRef, Snapshot};
 use crate::error::{Error, Result};
+use crate::memory::{Memory, READS_IN_MEMORY};
 use crate::metrics::{Progress, Stage};
 use crate::rows::RowSet;
 use crate::source::{Connection, coalesce, read_ranges};
@@ -42,12 +43,6 @@ const LOCAL_BYTES_IN_FLIGHT: u64 = 32 << 20;
 /// Rows evaluated at a time: enough to amortise the expression's overhead, few enough for the cache, and for arrays of
 /// numbers not to be mapped anew for every batch. Fewer if rows are large.
 const EVALUATION_BATCH_ROWS: u64 = 4096;
-
-/// A single read, and a single evaluation, take at most this fraction of the memory, if pages allow.
-const READS_IN_MEMORY: u64 = 8;
-
-/// Memory is handed out in units of this size, because a semaphore counts in `u32`.
-const PERMIT_BYTES: u64 = 1024;
 
 /// Row groups that are read first if not all kept rows are wanted.
 const FIRST_ROW_GROUPS: usize = 4;
@@ -245,7 +240,7 @@ struct Scan {
     /// What to read of row groups as their kept rows become known, and the index of the first of them.
     payload: Option<(Arc<Payload>, usize)>,
     limits: Limits,
-    memory: Semaphore,
+    memory: Memory,
     cores: Arc<Semaphore>,
 }
 
@@ -310,7 +305,7 @@ impl Scan {
             stages: [first, second].into_iter().filter(|of| !of.is_empty()).map(stage).collect(),
             payload,
             limits,
-            memory: Semaphore::new(permits(limits.memory_bytes) as usize),
+            memory: Memory::new(limits.memory_bytes),
             cores: Arc::new(Semaphore::new(limits.num_threads)),
         })
     }
@@ -384,6 +379,7 @@ impl Scan {
             let num_rows = u64::from(rows.end - rows.start).max(1);
             let of_rows = cost.working.saturating_add(cost.decoded);
             let row_bytes = of_rows.div_ceil(num_rows).max(1);
+            // A single evaluation takes no more than a read.
             let batch_rows = (limits.memory_bytes / READS_IN_MEMORY / row_bytes).clamp(1, EVALUATION_BATCH_ROWS);
             // Arrays are held one batch at a time, pages one for each column.
             let of_batch = row_bytes.saturating_mul(batch_rows.min(num_rows));
@@ -439,8 +435,7 @@ impl Scan {
         }
         let fragment = self.snapshot.fragment(open.row_group);
         // What is larger than the memory and not refused is read alone.
-        let wanted = permits(piece.bytes).min(permits(self.limits.memory_bytes));
-        let _memory = self.memory.acquire_many(wanted).await.map_err(|_| Error::Closed { reason: "cancelled" })?;
+        let _memory = self.memory.take(piece.bytes).await?;
         let ranges: Vec<_> = steps.iter().flat_map(|step| step.read.ranges().iter().cloned()).collect();
         // Parts may share columns, so their ranges overlap.
         let ranges = coalesce(&ranges, 0);
@@ -562,8 +557,4 @@ impl Fetched {
         let missing = || Error::Internal { reason: format!("bytes {}..{} were not fetched", range.start, range.end) };
         found.ok_or_else(missing)
     }
-}
-
-fn permits(bytes: u64) -> u32 {
-    u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
 }

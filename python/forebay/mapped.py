@@ -305,11 +305,14 @@ class MapStage:
         """
         from forebay.pool.sending import to_bytes
         from forebay.pool.worker import HOW_TO_BE_FOUND, Job
+        from forebay.secrets import pickle_with_secrets
 
         workers = self._workers
         num_loader_workers = workers.number if workers.is_of_loader else 0
         try:
-            return to_bytes(Job(self._program, workers.options.worker_init_fn, num_loader_workers, []))
+            # Only processes that this one starts get the bytes, through a socket of their own.
+            with pickle_with_secrets():
+                return to_bytes(Job(self._program, workers.options.worker_init_fn, num_loader_workers, []))
         except Exception as error:
             what = told(error)
             raise SettingError(

@@ -1,8 +1,8 @@
 """Which pickles of datasets hold the secrets of stores.
 
 A pickle may end up in caches, queues and logs. So it leaves out the values of secret storage options, unless it goes
-straight to a process that this one starts, such as a worker of a `DataLoader`. Other processes take them from the
-environment, as always, or get an error that says what is missing.
+straight to a process that this one starts, such as a worker of `map` or of a `DataLoader`. Other processes take them
+from the environment, as always, or get an error that says what is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def pickle_with_secrets() -> Iterator[None]:
     """Makes pickles of datasets, streams and loaders include the secrets of their stores within the block.
 
     For libraries that send pickles to other processes themselves and are trusted with secrets: Ray, joblib, Dask, a
-    `multiprocessing` queue. Not needed for what `multiprocessing` and `DataLoader` pass to processes they start.
+    `multiprocessing` queue. Not needed for what `map`, `multiprocessing` and `DataLoader` pass to processes they start.
 
     Example:
         >>> import pickle

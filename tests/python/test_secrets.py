@@ -17,6 +17,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import data
@@ -188,6 +189,36 @@ def test_processes_that_are_started_get_the_secrets(ds: fb.Dataset, method: str)
     stream = ds.shuffle(seed=3).to_torch(50)
     loader = DataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context=method)
     assert sum(len(batch["id"]) for batch in loader) == NUM_ROWS
+
+
+def with_side(side: fb.Dataset, batch: Any) -> dict[str, Any]:
+    """A function that reads a dataset of its own."""
+    return {"side": [rows(side)] * len(batch["id"])}
+
+
+def collated(side: fb.Dataset, found: list[Any]) -> list[int]:
+    return [rows(side)] * len(found)
+
+
+def begun(side: fb.Dataset, worker: int) -> None:
+    assert rows(side) == NUM_ROWS, worker
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_of_functions_get_the_secrets_of_datasets_that_these_use(ds: fb.Dataset, method: str):
+    pool = fb.PoolOptions(start_method=method, worker_init_fn=partial(begun, ds))
+    stream = ds.map(partial(with_side, ds), batched=True, num_proc=1, pool=pool).batches(100)
+    assert [batch["side"] for batch in stream] == [[NUM_ROWS] * 100] * 5
+    loader = fb.DataLoader(
+        ds,
+        100,
+        num_workers=1,
+        multiprocessing_context=method,
+        collate_fn=partial(collated, ds),
+        worker_init_fn=pool.worker_init_fn,
+    )
+    assert list(loader) == [[NUM_ROWS] * 100] * 5
+    assert not shows(pickle.dumps(stream) + pickle.dumps(loader)), "only workers get them"
 
 
 def azure(gossip: Gossip, **given: str) -> dict[str, str]:

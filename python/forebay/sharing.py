@@ -53,13 +53,21 @@ class Party(Alone):
         if self._has_met:
             return
         self._has_met = True
-        with socket.socket(socket.AF_UNIX) as listener:
-            # An abstract name, which is in no folder and disappears with the socket.
-            number = int.from_bytes(os.urandom(7), "little")
-            listener.bind(_address(number))
-            listener.listen()
+        host = number = 0
+        with ExitStack() as stack:
+            if takes_part:
+                try:
+                    host = _host()
+                    listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+                    # An abstract name, which is in no folder and disappears with the socket.
+                    number = int.from_bytes(os.urandom(7), "little")
+                    listener.bind(_address(number))
+                    listener.listen()
+                except OSError:
+                    # This rank reads by itself. The others wait to be told so.
+                    takes_part = False
             # Packed streams of one share may have different positions.
-            mine = [int(takes_part), _host(), self._share, *start]
+            mine = [int(takes_part), host, self._share, *start]
             table = yield from gather(self._distributed, [*mine, number])
             if not takes_part:
                 return
@@ -265,7 +273,8 @@ def _accepted(listener: socket.socket, num_ranks: int) -> Iterator[socket.socket
         listener.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
             end, _ = listener.accept()
-        except TimeoutError:
+        except OSError:
+            # They did not come in time, or there is no descriptor left for them. Those that are left out notice.
             return
         _, user, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if user != os.geteuid():

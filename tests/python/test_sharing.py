@@ -28,9 +28,10 @@ from rows import batches_of, ids, write_uneven
 
 import forebay as fb
 from forebay import sharing
+from forebay.passes import Cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 NUM_ROWS = 500
 
@@ -437,9 +438,9 @@ def test_a_rank_is_given_nothing_more_where_no_memory_can_be_shared(monkeypatch:
     giver.close()
 
 
-def test_a_rank_without_descriptors_for_shared_memory_reads_on_by_itself() -> None:
-    taker, giver = handed_over()
-    taker.give(np.zeros(100_000), 0)
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Leaves this process no descriptor for another file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held: list[int] = []
     resource.setrlimit(
@@ -449,11 +450,57 @@ def test_a_rank_without_descriptors_for_shared_memory_reads_on_by_itself() -> No
         with contextlib.suppress(OSError):
             while True:
                 held.append(os.open("/dev/null", os.O_RDONLY))
-        with pytest.raises(OSError, match="Too many open files"):
-            giver.take()
+        yield
     finally:
         for file in held:
             os.close(file)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        giver.close()
-        taker.close()
+
+
+def test_a_rank_without_descriptors_for_shared_memory_reads_on_by_itself() -> None:
+    taker, giver = handed_over()
+    taker.give(np.zeros(100_000), 0)
+    with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        giver.take()
+    giver.close()
+    taker.close()
+
+
+@pytest.mark.parametrize("lacking", ["descriptors", "/proc"])
+def test_a_rank_that_cannot_be_found_tells_the_others_and_reads_by_itself(
+    monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    told: list[list[int]] = []
+
+    def gather(_: Any, numbers: list[int]) -> Generator[float, None, list[list[int]]]:
+        told.append(numbers)
+        yield 0.0
+        return [numbers, numbers]
+
+    def host() -> int:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    monkeypatch.setattr(sharing, "gather", gather)
+    party = Parted(None, [], None)
+    party._has_met = False
+    if lacking == "/proc":
+        monkeypatch.setattr(sharing, "_host", host)
+    with no_descriptors() if lacking == "descriptors" else contextlib.nullcontext():
+        assert list(party.meeting(iter(()), Cursor())) == [0.0]
+    [[takes_part, *_]] = told
+    assert not takes_part
+    assert party._giver is None
+    assert party._takers == []
+
+
+@pytest.mark.timeout(20)
+def test_a_rank_without_descriptors_for_others_leaves_them_to_themselves() -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(sharing._address(number := 54321 + os.getpid()))
+        listener.listen()
+        one = sharing.Giver(sharing._connected(number))
+        with no_descriptors():
+            assert list(sharing._accepted(listener, 1)) == []
+    with pytest.raises(ConnectionResetError):
+        one.take()
+    one.close()

@@ -1396,6 +1396,29 @@ def test_an_end_that_waits_takes_whole_messages_only() -> None:
     channel.close()
 
 
+@pytest.mark.parametrize("how", ["ended", "reset", "stalled"])
+def test_an_end_that_waits_closes_the_file_of_a_message_that_was_cut_off(tmp_path: Path, how: str) -> None:
+    (tmp_path / "file").write_text("its own")
+    num_open = descriptors()
+    ours, theirs = socket.socketpair()
+    ours.settimeout(0.1)
+    channel = Channel(ours)
+    sent = packed(Message("task", about=bytes(1000)), os.open(tmp_path / "file", os.O_RDONLY))
+    with (tmp_path / "file").open() as file:
+        socket.send_fds(theirs, [sent[:100]], [file.fileno()])
+    if how == "reset":
+        # The kernel says so where a process ends without having read everything.
+        channel.send(Message("ready"))
+    if how == "stalled":
+        with pytest.raises(TimeoutError):
+            channel.receive()
+    theirs.close()
+    if how != "stalled":
+        assert channel.receive() is None
+    channel.close()
+    assert descriptors() == num_open
+
+
 def test_an_end_that_waits_for_a_time_sends_the_whole_of_what_fits_into_no_socket(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("its own")
     ours, theirs = socket.socketpair()

@@ -68,6 +68,8 @@ class Channel:
         Raises:
             OSError: the file could not be received, or there was no message within the time limit of the socket.
         """
+        file: int | None = None
+        body = b""
         try:
             data, files, flags, _ = socket.recv_fds(self.end, _HEADER.size, 1)
             _check_files(flags)
@@ -76,11 +78,11 @@ class Channel:
             body = self._receive(_HEADER.unpack(data)[0]) if len(data) == _HEADER.size else b""
         except ConnectionError:
             return None
-        if not body:
-            if file is not None:
+        finally:
+            # Nobody takes the file of a message that did not arrive as a whole.
+            if file is not None and not body:
                 os.close(file)
-            return None
-        return _message(body), file
+        return (_message(body), file) if body else None
 
     def _receive(self, num_bytes: int) -> bytes:
         """Waits for `num_bytes` bytes; returns none if the other process ends before."""

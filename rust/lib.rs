@@ -80,7 +80,7 @@ pub use crate::secrets::redacted;
 pub use crate::selection::{Filter, Part, Report, Selection, SetOperation, Subset, unknown_column};
 pub use crate::source::{
     Connection, FileAnswer, FileCall, FileError, FileErrorKind, FileInfo, FileReply, FileSystem, Known, Object,
-    OpenFileSystem, Store, WholeObject, bytes_of, refuse_tables, set_file_systems,
+    OpenFileSystem, Store, WholeObject, bytes_of, duration, refuse_tables, set_file_systems,
 };
 pub use crate::sql::{
     DATAFUSION_VERSION, Function, FunctionBody, QueryStream, Request, Rows, ScalarValue, Table, scalar,

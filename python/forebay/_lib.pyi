@@ -26,6 +26,7 @@ __all__ = [
     "redacted",
     "refuse_tables",
     "save_manifest",
+    "seconds_of",
     "tensor_over",
 ]
 __version__: str
@@ -345,6 +346,7 @@ class Column:
 def tensor_over(memory: Any, dtype: str, shape: Sequence[int]) -> object | None: ...
 def address_of(buffer: memoryview) -> int: ...
 def bytes_of(text: str) -> int | None: ...
+def seconds_of(name: str, text: str) -> float: ...
 def plan_order(
     kept_rows: Sequence[int],
     epoch: int,

@@ -241,39 +241,14 @@ def _client(request: Request) -> Client:
     token = options.get("hf_token") if request.token is None else request.token
     found = settings.current(token, options.get("hf_endpoint"))
     options |= {"hf_endpoint": found.endpoint, "hf_token": found.token or ""}
-    patience = options.get("hf_patience", options.get("retry_for"))
-    timeout = options.get("read_timeout")
-    route = Route(
-        Route.timeout if timeout is None else _seconds(timeout, "read_timeout"),
-        options.get("proxy_url"),
-        options.get("ca_certificate"),
-    )
-    return Client(found, None if patience is None else _seconds(patience), route)
+    patience = _seconds(options, "hf_patience" if "hf_patience" in options else "retry_for")
+    timeout = _seconds(options, "read_timeout") or Route.timeout
+    return Client(found, patience, Route(timeout, options.get("proxy_url"), options.get("ca_certificate")))
 
 
-_UNITS = {
-    "": 1.0,
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
-    **dict.fromkeys(("us", "usec"), 1e-6),
-    **dict.fromkeys(("ms", "msec", "millis"), 1e-3),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
-    **dict.fromkeys(("d", "day", "days"), 86400.0),
-}
-"""Units of time, as in the core."""
-
-
-def _seconds(text: str, name: str = "hf_patience") -> float:
-    """Parses a time such as `90`, `90 seconds` or `1m 30s`, as the core does."""
-    parts = re.findall(r"([\d.]+) *([a-z]*) *", text)
-    try:
-        is_whole = re.fullmatch(r" *(?:[\d.]+ *[a-z]+ *)*(?:[\d.]+ *)?", text) is not None
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts) if is_whole else 0.0
-    except (ValueError, KeyError):
-        seconds = 0.0
-    if seconds <= 0:
-        raise SettingError(f"storage_options: `{name}`: expected a time such as `300` or `10 minutes`, got `{text}`")
-    return seconds
+def _seconds(options: Mapping[str, str], name: str) -> float | None:
+    """Returns the value of an option that is a time; None if it is not given."""
+    return _lib.seconds_of(name, options[name]) if name in options else None
 
 
 def _find_elsewhere(request: Request) -> _Found:

@@ -64,5 +64,6 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(parcel::address_of, module)?)?;
     module.add_function(wrap_pyfunction!(tensor::tensor_over, module)?)?;
     module.add_function(wrap_pyfunction!(reader::bytes_of, module)?)?;
+    module.add_function(wrap_pyfunction!(reader::seconds_of, module)?)?;
     module.add_function(wrap_pyfunction!(reader::plan_order, module)?)
 }

@@ -207,6 +207,12 @@ pub(crate) fn bytes_of(text: &str) -> Option<u64> {
     forebay::bytes_of(text)
 }
 
+/// Returns the seconds that the value of a storage option says, such as `300`, `30 seconds` or `1m 30s`.
+#[pyfunction]
+pub(crate) fn seconds_of(name: &str, text: &str) -> PyResult<f64> {
+    forebay::duration(name, text).map(|time| time.as_secs_f64()).map_err(|error| to_py(&error))
+}
+
 /// Returns the order of an epoch as (span, kept row) pairs; for tests and tools, O(rows).
 #[pyfunction]
 #[pyo3(signature = (kept_rows, epoch, *, seed=None, num_lanes=1, window_rows=1))]

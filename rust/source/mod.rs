@@ -52,7 +52,7 @@ pub(crate) use self::preset::Preset;
 pub(crate) use self::read::{is_unsatisfiable, measure, read_ranges, read_suffix};
 pub(crate) use self::recover::Written;
 pub(crate) use self::settings::AS_JSON;
-pub use self::settings::bytes_of;
+pub use self::settings::{bytes_of, duration};
 pub(crate) use self::split::infer as infer_splits;
 pub use self::store::{Connection, Store};
 pub use self::tables::refuse_tables;

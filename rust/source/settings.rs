@@ -140,8 +140,12 @@ pub(super) fn prefix(key: &StoreKey) -> Option<&'static str> {
     }
 }
 
-/// Reads a number of seconds, or one with a unit, that is not zero.
-pub(super) fn duration(name: &str, text: &str) -> Result<Duration> {
+/// Reads the value of an option that is a time: a number of seconds, or one with a unit, that is not zero.
+///
+/// # Errors
+///
+/// [`Error::Setting`] for other text.
+pub fn duration(name: &str, text: &str) -> Result<Duration> {
     time(name, text).ok().filter(|time| !time.is_zero()).ok_or_else(|| no_time(name, text))
 }
 

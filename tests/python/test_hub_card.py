@@ -569,7 +569,15 @@ def test_arguments_that_cannot_go_together_are_refused(hub, tmp_path):
         (lambda: fb.load_dataset("org/cards", data_files={1: "de/*", "1": "en/*"}), "the split `1` is there twice"),
         (lambda: fb.load_dataset("org/cards", data_files="**.parquet"), "not the whole name of a folder"),
         (lambda: fb.load_dataset("org/cards", token=3), "token: expected text"),
-        (lambda: fb.load_dataset("org/cards", storage_options={"hf_patience": "long"}), "hf_patience"),
+        (
+            lambda: fb.load_dataset("org/cards", storage_options={"hf_patience": "long"}),
+            "`hf_patience`: expected a time",
+        ),
+        (lambda: fb.load_dataset("org/cards", storage_options={"retry_for": "soon"}), "`retry_for`: expected a time"),
+        (
+            lambda: fb.load_dataset("org/cards", storage_options={"read_timeout": "0"}),
+            "`read_timeout`: expected a time",
+        ),
         (
             lambda: fb.load_dataset("org/cards", storage_options={"aws_region": "x"}),
             "`aws_region` is not an option of the Hub",

@@ -256,6 +256,13 @@ def test_an_answer_of_the_api_that_comes_byte_by_byte_is_bounded_by_the_patience
         open_train(storage_options={"hf_patience": "1s 500ms"})
 
 
+def test_times_are_written_as_for_any_store(hub):
+    assert len(open_train(storage_options={"retry_for": "1e3", "read_timeout": 2e1})) == NUM_ROWS
+    hub.fail("api", 1000, status=500)
+    with pytest.raises(fb.StoreTimeoutError, match="after more than 1e-05 seconds"):
+        open_train(storage_options={"retry_for": 1e-05})
+
+
 def test_requests_that_are_made_again_are_told_once(hub):
     hub.fail("api", 2, status=500)
     with pytest.warns(fb.StoreWarning, match="`org/data`: the Hub refuses or fails .500.*for up to 600 sec") as told:

@@ -75,9 +75,10 @@ class _Threads:
         self.jobs.put(job)
 
     def _serve(self) -> None:
+        used: set[Any] = set()
         while (job := self.jobs.get()) is not None:
             if job[-1].is_wanted:
-                self._call(*job)
+                self._call(used, *job)
             # Does not keep the reply until the next call.
             del job
             with self._lock:
@@ -85,7 +86,8 @@ class _Threads:
         # For the next thread.
         self.jobs.put(None)
 
-    def _call(self, method: str, url: str, arguments: tuple[Any, ...], reply: Reply) -> None:
+    def _call(self, used: set[Any], method: str, url: str, arguments: tuple[Any, ...], reply: Reply) -> None:
+        """Makes a call; adds its file system to those that this thread has used."""
         try:
             try:
                 # `url_to_fs` removes the options of chained URLs from the dict.
@@ -93,6 +95,10 @@ class _Threads:
             except _UNUSABLE as error:
                 reply.fail("unusable", _no_store(url, error))
                 return
+            if fs not in used:
+                # It may be that of a thread that has ended, with the listings that were read for another store.
+                fs.invalidate_cache()
+                used.add(fs)
             reply.send(*_METHODS[method](fs, path, *arguments))
         except BaseException as error:  # noqa: BLE001 - passed to the reply
             reply.fail(kind_of(error), error)
@@ -134,7 +140,8 @@ def _info(fs: Any, path: str) -> tuple[Infos]:
 
 def _read(fs: Any, path: str, start: int, end: int) -> tuple[Infos, bytes]:
     data = fs.cat_file(path, start=start, end=end) if start < end else b""
-    # After reading: an object that was replaced meanwhile has another version by now.
+    # After reading: an object that was replaced meanwhile has another version by now, unless a listing of before is
+    # cached. It is used: a file system that finds objects in listings only would list a folder for each read.
     (infos,) = _info(fs, path)
     return infos, data if isinstance(data, bytes) else bytes(data)
 

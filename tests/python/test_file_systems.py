@@ -10,12 +10,14 @@ import threading
 import time
 import uuid
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import fsspec
 import pyarrow as pa
 import pytest
 from fault_proxy import Fault, FaultProxy
+from fsspec import AbstractFileSystem
 from fsspec.implementations.http import HTTPFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from hub_data import ids_file
@@ -24,7 +26,7 @@ from upstreams import Objects
 
 import forebay as fb
 from forebay._lib import redacted
-from forebay.file_systems import kind_of
+from forebay.file_systems import MOST_THREADS, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,9 +64,30 @@ class Told(LocalFileSystem):
         return super().cat_file(path, start, end, **kwargs)
 
 
+class Listed(LocalFileSystem):
+    """Files that are known from listings only, which are cached, as with FTP."""
+
+    protocol = "listed"
+    num_listings: ClassVar[int] = 0
+
+    def ls(self, path: str, detail: bool = False, **_: object) -> list[object]:
+        path = self._strip_protocol(path)
+        if (found := self.dircache.get(path)) is None:
+            type(self).num_listings += 1
+            found = self.dircache[path] = [super(Listed, self).info(str(entry)) for entry in Path(path).iterdir()]
+        return found if detail else [info["name"] for info in found]
+
+    def info(self, path: str, **_: object) -> dict[str, object]:
+        return AbstractFileSystem.info(self, path)
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        assert path is None
+        self.dircache.clear()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _registered() -> None:
-    for cls in (Web, Told):
+    for cls in (Web, Told, Listed):
         fsspec.register_implementation(cls.protocol, cls, clobber=True)
 
 
@@ -95,6 +118,19 @@ def told(tmp_path) -> str:
 
 def load(source: object, **options: object) -> fb.Dataset:
     return fb.load_dataset(source, split="train", storage_options={"retry_for": "20 s"} | options)
+
+
+def num_threads() -> int:
+    return sum(thread.name == "forebay-fsspec" for thread in threading.enumerate())
+
+
+def wait_for_end(num_left: int) -> None:
+    """Waits until no more than `num_left` threads are left."""
+    deadline = time.monotonic() + 10
+    while num_threads() > num_left and time.monotonic() < deadline:
+        # What the core let go of without the GIL is freed when it is called next.
+        redacted("")
+        time.sleep(0.05)
 
 
 def ids(rows: object) -> list[int]:
@@ -149,6 +185,29 @@ def test_an_object_that_was_replaced_is_named(proxy, sources):
     name = sources[2].split("/", 3)[3]
     proxy.upstream.objects[name] = ids_file(9000, 9500, row_group_rows=100)
     with pytest.raises(fb.ObjectChangedError, match=r"part-2\.parquet"):
+        ids_of(ds.batches(50))
+
+
+def test_an_object_that_was_replaced_is_read_once_the_dataset_is_opened_again(tmp_path):
+    """Threads that have ended leave file systems, and so listings, to those that are started later."""
+    num_opened, before = 4, Listed.num_listings
+    for start in range(0, num_opened * NUM_ROWS, NUM_ROWS):
+        for first in range(start, start + NUM_ROWS, 100):
+            (tmp_path / f"{first % NUM_ROWS:04}.parquet").write_bytes(ids_file(first, first + 100, row_group_rows=10))
+        num_before = num_threads()
+        ds = load(f"listed://{tmp_path}/")
+        assert sorted(ids_of(ds.shuffle(1).batches(50))) == list(range(start, start + NUM_ROWS))
+        del ds
+        wait_for_end(num_before)
+    assert Listed.num_listings - before <= num_opened * (MOST_THREADS + 1), "not for each read"
+
+
+def test_without_cached_listings_an_object_that_was_replaced_is_noticed(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(ids_file(0, 1000, row_group_rows=10))
+    ds = load(f"listed://{tmp_path}/", use_listings_cache=False)
+    assert ids_of(ds.batches(50)) == list(range(1000))
+    (tmp_path / "a.parquet").write_bytes(ids_file(9000, 10_000, row_group_rows=10))
+    with pytest.raises(fb.ObjectChangedError, match=r"a\.parquet"):
         ids_of(ds.batches(50))
 
 
@@ -375,19 +434,12 @@ def test_an_exit_in_the_middle_of_a_call_is_quiet_and_soon(told):
 
 
 def test_threads_end_with_their_store(told):
-    def num_threads() -> int:
-        return sum(thread.name == "forebay-fsspec" for thread in threading.enumerate())
-
     before = num_threads()
     ds = load(told, name=uuid.uuid4().hex)
     assert len(ds) == 100
     assert num_threads() > before
     del ds
-    deadline = time.monotonic() + 10
-    while num_threads() > before and time.monotonic() < deadline:
-        # What the core let go of without the GIL is freed when it is called next.
-        redacted("")
-        time.sleep(0.05)
+    wait_for_end(before)
     assert num_threads() <= before
 
 

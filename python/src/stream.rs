@@ -71,8 +71,8 @@ impl Poll for Running {
     fn conclude(&self, py: Python<'_>) -> PyResult<()> {
         let ended = self.ended.get().filter(|ended| ended.stats.skipped.rows > 0);
         let Some(Ended { holes, stats }) = ended else { return Ok(()) };
-        let loader = py.import("forebay.loader")?;
-        loader.call_method1("warn_of_holes", (as_dicts(py, holes)?, stats.skipped.rows)).map(drop)
+        let warned = py.import("forebay.warned")?;
+        warned.call_method1("warn_of_holes", (as_dicts(py, holes)?, stats.skipped.rows)).map(drop)
     }
 }
 

@@ -170,6 +170,8 @@ class DataLoader:
             settings["device"] = pin_memory_device
         self._stream = self._make_stream(drop_last=drop_last, **settings)
         self._is_next_epoch_due = False
+        # The first epoch that the loaded state leaves something of.
+        self._resumed_epoch = 0
         # Where the running loop, or else the last one, began.
         self._began: Standing | None = None
 
@@ -226,7 +228,7 @@ class DataLoader:
         Raises:
             SettingError: the epoch is no integer, or is negative.
         """
-        self._stream.set_epoch(epoch_meant(self._stream, epoch))
+        self._stream.set_epoch(epoch_meant(self._stream, epoch, self._resumed_epoch))
         self._is_next_epoch_due = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -241,7 +243,9 @@ class DataLoader:
         """
         self._stream.load_state_dict(state)
         self._is_next_epoch_due = False
-        if goes_on_behind(is_over=self._stream._is_over):
+        is_over = self._stream._is_over
+        self._resumed_epoch = self.epoch + is_over
+        if goes_on_behind(is_over=is_over):
             self.set_epoch(self.epoch + 1)
 
     @property

@@ -44,8 +44,6 @@ class Position:
         self._at = self._before = Standing()
         # The epoch set by `set_epoch`, until an iteration begins.
         self._chosen: int | None = None
-        # The epoch of the loaded state.
-        self._loaded_epoch: int | None = None
         # Whether there is an iterator that will begin there, but has not been asked for a batch yet.
         self._is_announced = False
         self._start_holes: list[Hole] = []
@@ -341,7 +339,6 @@ class Position:
             raise StateError(f"not a Forebay state: worker.turn: expected a number from 0, got {worker['turn']!r}")
         cursor = Cursor(*self.reader.read_state(text))
         self._epoch, done = self._read_steps(state, cursor)
-        self._loaded_epoch = self._epoch
         self._is_announced = False
         self._start = cursor._replace(done=done)
         self._at = Standing(self._start, self._epoch)

@@ -57,6 +57,8 @@ class TorchStream(IterableDataset[TorchBatch]):
             else Stream(dataset, share, read, format, stages)
         )
         self._place = Place()
+        # The first epoch that the loaded state leaves something of.
+        self._resumed_epoch = 0
 
     def __iter__(self) -> Iterator[TorchBatch]:
         info = get_worker_info()
@@ -119,7 +121,7 @@ class TorchStream(IterableDataset[TorchBatch]):
                 among the ranks a second time.
         """
         check_undivided(self, self._stream._share)
-        epoch = epoch_meant(self._stream, epoch)
+        epoch = epoch_meant(self._stream, epoch, self._resumed_epoch)
         # Also the same epoch again, after a loop of workers has used it up: an earlier state may be loaded.
         is_other = epoch != self._stream.epoch or self._place.settle(self._stream)
         self._stream.set_epoch(epoch)
@@ -145,7 +147,9 @@ class TorchStream(IterableDataset[TorchBatch]):
             StateError: the state is malformed, or belongs to another dataset, query or order.
         """
         self._stream.load_state_dict(state)
-        if goes_on_behind(is_over=self._stream._is_over):
+        is_over = self._stream._is_over
+        self._resumed_epoch = self.epoch + is_over
+        if goes_on_behind(is_over=is_over):
             self._stream._go_on_to(self.epoch + 1, batches_taken())
         self._place.choose(self._stream, get_worker_info())
 

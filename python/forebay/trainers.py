@@ -69,17 +69,14 @@ def _loop_of_lightning() -> Any:
     return None
 
 
-def epoch_meant(stream: Stream[Any], epoch: int) -> int:
+def epoch_meant(stream: Stream[Any], epoch: int, resumed_epoch: int) -> int:
     """Returns the epoch of `stream` that the caller means by `epoch`.
 
     `transformers.Trainer` computes the epoch of a checkpoint from the length of epochs. If that is unknown, it counts
-    from 0 again, which means the epoch of the state, or the next one if that is over.
+    from 0 again, which means `resumed_epoch`: that of the loaded state, or the next one if that is over.
     """
-    if stream._loaded_epoch is None or stream._has_known_length or _caller() != "transformers.trainer":
-        return epoch
-    if stream._is_over:
-        stream._loaded_epoch += 1
-    return stream._loaded_epoch + epoch
+    counts_again = not stream._has_known_length and _caller() == "transformers.trainer"
+    return resumed_epoch + epoch if counts_again else epoch
 
 
 def is_batching() -> bool:

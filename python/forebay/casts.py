@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SettingError
-from forebay.feature_types import LISTS, MEDIA, storage_type
+from forebay.feature_types import LISTS, MEDIA, storage_type, stored_type
 from forebay.features import without_feature
 from forebay.filters import identifier
 
@@ -28,11 +28,11 @@ def cast_query(schema: Any, features: Mapping[str, Any]) -> str | None:
     Raises:
         SettingError: a feature is invalid, or its type has no name in SQL.
     """
-    types = {name: _plain(_stored_as(name, feature)) for name, feature in features.items()}
+    types = {name: stored_type(_stored_as(name, feature)) for name, feature in features.items()}
     differing = {
         field.name: features[field.name]
         for field in schema
-        if field.name in types and _plain(field.type) != types[field.name]
+        if field.name in types and stored_type(field.type) != types[field.name]
     }
     # JSON and arrays stored within lists and structs have the feature already.
     differing = without_feature(schema, differing)
@@ -107,7 +107,7 @@ def _may_have_length(have: Any, wanted: Any) -> bool:
     """Whether lists of one type can have the length that another type says, at all levels that both have."""
     import pyarrow as pa
 
-    have, types = _plain(have), pa.types
+    have, types = stored_type(have), pa.types
     if types.is_dictionary(have):
         have = have.value_type
     if not _is_list(have) or not _is_list(wanted):
@@ -138,7 +138,7 @@ def _becomes(have: Any, wanted: Any, feature: Any) -> bool:
     """Whether `datasets` casts a type to `wanted`, the type of `feature`; structs by the names of their fields."""
     import pyarrow as pa
 
-    have, types = _plain(have), pa.types
+    have, types = stored_type(have), pa.types
     if types.is_dictionary(have):
         have = have.value_type
     if have == wanted or types.is_null(have):
@@ -182,7 +182,7 @@ def is_alike(have: Any, wanted: Any) -> bool:
     """Whether two types differ at most in nullability and in the names of list items."""
     import pyarrow as pa
 
-    have, types = _plain(have), pa.types
+    have, types = stored_type(have), pa.types
     if not types.is_nested(have) or have.id != wanted.id or have.num_fields != wanted.num_fields:
         return bool(have == wanted)
     if types.is_struct(have) and have.names != wanted.names:
@@ -217,7 +217,7 @@ def _leaves(have: Any, wanted: Any) -> tuple[Any, Any]:
     """Returns the item types of two types, below all levels of lists that both have."""
     import pyarrow as pa
 
-    have = _plain(have)
+    have = stored_type(have)
     if pa.types.is_dictionary(have):
         return _leaves(have.value_type, wanted)
     if _is_list(have) and _is_list(wanted):
@@ -229,7 +229,7 @@ def _with_leaf(data_type: Any, leaf: Any) -> Any:
     """Returns a type with the item type below its lists replaced by `leaf`."""
     import pyarrow as pa
 
-    data_type = _plain(data_type)
+    data_type = stored_type(data_type)
     if not _is_list(data_type):
         return leaf
     item = _with_leaf(data_type.value_type, leaf)
@@ -287,11 +287,6 @@ def _holds(have: Any, wanted: Any) -> bool:
         if is_kind(have) and is_kind(wanted):
             return list(UNITS).index(have.unit) <= list(UNITS).index(wanted.unit)
     return bool(have == wanted or (types.is_date32(have) and types.is_timestamp(wanted)))
-
-
-def _plain(data_type: Any) -> Any:
-    """Returns the type below an extension type."""
-    return getattr(data_type, "storage_type", data_type)
 
 
 def _type_name(column: str, data_type: Any) -> str:

@@ -101,6 +101,11 @@ def storage_type(feature: Any) -> pa.DataType:
     raise ValueError(f"{kind!r} is not a kind of feature")
 
 
+def stored_type(data_type: pa.DataType) -> pa.DataType:
+    """Returns the type below an extension type."""
+    return getattr(data_type, "storage_type", data_type)
+
+
 def _list_type(feature: dict[str, Any]) -> pa.DataType:
     import pyarrow as pa
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SchemaError, SettingError
-from forebay.feature_types import LISTS, infer_feature, storage_type, value_dtype
+from forebay.feature_types import LISTS, infer_feature, storage_type, stored_type, value_dtype
 from forebay.packages import import_for
 
 if TYPE_CHECKING:
@@ -110,16 +110,11 @@ def _checked(field: Any, told: Any, datasets: Any) -> Any:
     """Returns the feature that a JSON object describes, if it is valid and has the field's type."""
     try:
         if datasets is None:
-            return told if field.nullable and storage_type(told).equals(_stored(field.type)) else None
+            return told if field.nullable and storage_type(told).equals(stored_type(field.type)) else None
         features = datasets.Features.from_dict({field.name: told})
         return features[field.name] if features.arrow_schema.field(field.name) == field else None
     except NO_FEATURE:
         return None
-
-
-def _stored(data_type: Any) -> Any:
-    """Returns the type below an extension type."""
-    return getattr(data_type, "storage_type", data_type)
 
 
 def features_from_card(entries: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> Any:

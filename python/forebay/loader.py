@@ -15,7 +15,7 @@ from forebay.exceptions import ClosedError, SettingError
 from forebay.iteration import AsyncIteration, Iteration
 from forebay.passes import Cursor, Passes, Progress, Run
 from forebay.position import Position
-from forebay.stages import NO_ARROW, Alone, Delivered, Loop, Pass, Read, Until
+from forebay.stages import NO_ARROW, SECONDS_BETWEEN_LOOKS, Alone, Delivered, Loop, Pass, Read, Until
 from forebay.warned import warn_of_holes
 
 if TYPE_CHECKING:
@@ -29,11 +29,8 @@ if TYPE_CHECKING:
     from forebay.stages import Batches, Running, Stage
     from forebay.states import Hole
 
-SECONDS_TO_WAIT = 0.05
+SECONDS_TO_WAIT_IN_THREAD = 0.05
 """How long another thread waits for a batch at a time, and so how long it outlives a cancelled iteration."""
-
-SECONDS_BETWEEN_LOOKS = 0.001
-"""How often a task of an event loop checks whether a stage has a batch."""
 
 T = TypeVar("T")
 
@@ -159,7 +156,7 @@ class Stream(Position, Generic[T]):
                                 if self._stages:
                                     await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
                                 else:
-                                    await asyncio.to_thread(stream.wait, SECONDS_TO_WAIT)
+                                    await asyncio.to_thread(stream.wait, SECONDS_TO_WAIT_IN_THREAD)
                             item = next(batches, None)
                             if item is None:
                                 break

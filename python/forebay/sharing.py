@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from forebay.pool.channel import Channel
     from forebay.stages import Batches, Reading
 
-SECONDS_TO_WAIT = 60.0
+SECONDS_TO_WAIT_FOR_RANK = 60.0
 """How long a rank waits for another rank of its replica before it goes on without it."""
 
 MOST_UNDER_WAY = 4
@@ -127,10 +127,10 @@ class Taker:
         return True
 
     def give(self, value: object, about: Any) -> None:
-        """Hands over a batch; if too many are under way, waits first, up to `SECONDS_TO_WAIT`."""
+        """Hands over a batch; if too many are under way, waits first, up to `SECONDS_TO_WAIT_FOR_RANK`."""
         from forebay.pool.channel import Message
 
-        if not self.has_room(SECONDS_TO_WAIT):
+        if not self.has_room(SECONDS_TO_WAIT_FOR_RANK):
             self.close()
         if not self._is_there:
             return
@@ -165,14 +165,14 @@ class Giver:
         return _is_readable(self._channel, 0)
 
     def take(self) -> tuple[Any, Any]:
-        """Waits for a batch, up to `SECONDS_TO_WAIT`; returns it and the `about` of its message.
+        """Waits for a batch, up to `SECONDS_TO_WAIT_FOR_RANK`; returns it and the `about` of its message.
 
         Raises:
             OSError: no batch came.
         """
         from forebay.pool.channel import Message
 
-        received = self._channel.receive() if _is_readable(self._channel, SECONDS_TO_WAIT) else None
+        received = self._channel.receive() if _is_readable(self._channel, SECONDS_TO_WAIT_FOR_RANK) else None
         if received is None:
             raise ConnectionResetError("the rank that reads is gone, or waits for something")
         message, file = received
@@ -268,7 +268,7 @@ def _address(number: int) -> bytes:
 
 def _accepted(listener: socket.socket, num_ranks: int) -> Iterator[socket.socket]:
     """Yields connections to up to `num_ranks` ranks, those that come in time."""
-    deadline = time.monotonic() + SECONDS_TO_WAIT
+    deadline = time.monotonic() + SECONDS_TO_WAIT_FOR_RANK
     while num_ranks:
         listener.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
@@ -281,14 +281,14 @@ def _accepted(listener: socket.socket, num_ranks: int) -> Iterator[socket.socket
             end.close()
             continue
         num_ranks -= 1
-        end.settimeout(SECONDS_TO_WAIT)
+        end.settimeout(SECONDS_TO_WAIT_FOR_RANK)
         yield end
 
 
 def _connected(number: int) -> socket.socket:
     end = socket.socket(socket.AF_UNIX)
     try:
-        end.settimeout(SECONDS_TO_WAIT)
+        end.settimeout(SECONDS_TO_WAIT_FOR_RANK)
         end.connect(_address(number))
     except BaseException:
         end.close()

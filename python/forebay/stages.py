@@ -33,6 +33,9 @@ NO_ARROW = (
 )
 """Why a dataset or stream with functions is not an Arrow stream."""
 
+SECONDS_BETWEEN_LOOKS = 0.001
+"""How often a loop looks for what nothing announces: a batch of a stage, or one of the stream for idle workers."""
+
 MOST_TAKEN = 8
 MOST_BYTES_TAKEN = 4 << 20
 MOST_SECONDS_CONVERTING = 0.0005

@@ -674,7 +674,7 @@ def test_a_timeout_does_not_count_what_workers_still_do_for_an_iteration_that_wa
     clock = Clock()
     monkeypatch.setattr(ordered, "time", clock)
     monkeypatch.setattr(ordered, "SECONDS_BETWEEN_LOOKS", 2)
-    monkeypatch.setattr(ordered, "SECONDS_TO_WAIT", 2)
+    monkeypatch.setattr(ordered, "SECONDS_TO_WAIT_FOR_RESULTS", 2)
     crew = Behind(clock, num_left=4)
     batches = Ordered(One(), crew, Pass(0, 0, 0, 1, is_alone=True), timeout)
     if is_enough:

@@ -60,7 +60,7 @@ def together(make: Any, num_ranks: int = 2) -> tuple[list[Any], list[Iterator[An
     pairs = [socket.socketpair() for _ in streams[1:]]
     for pair in pairs:
         for end in pair:
-            end.settimeout(sharing.SECONDS_TO_WAIT)
+            end.settimeout(sharing.SECONDS_TO_WAIT_FOR_RANK)
     parties = [Parted(streams[0]._reading, [sharing.Taker(near) for near, _ in pairs], None)]
     for stream, (_, far) in zip(streams[1:], pairs, strict=True):
         parties.append(Parted(stream._reading, [], sharing.Giver(far)))
@@ -143,7 +143,7 @@ def in_vain(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             waited.append(seconds)
         return is_there
 
-    monkeypatch.setattr(sharing, "SECONDS_TO_WAIT", 0.3)
+    monkeypatch.setattr(sharing, "SECONDS_TO_WAIT_FOR_RANK", 0.3)
     monkeypatch.setattr(sharing, "_is_readable", noting)
     return waited
 
@@ -386,7 +386,7 @@ def test_a_rank_that_goes_at_any_moment_stops_nobody(monkeypatch: pytest.MonkeyP
 @pytest.mark.timeout(20)
 def test_ranks_that_do_not_come_are_not_waited_for_longer_than_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that was killed after it had said that it takes part."""
-    monkeypatch.setattr(sharing, "SECONDS_TO_WAIT", 0.3)
+    monkeypatch.setattr(sharing, "SECONDS_TO_WAIT_FOR_RANK", 0.3)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(sharing._address(number := 12345 + os.getpid()))
         listener.listen()

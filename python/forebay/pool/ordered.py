@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from forebay.exceptions import ClosedError, TransformTimeoutError
+from forebay.stages import SECONDS_BETWEEN_LOOKS
 from forebay.transforms import Rows
 
 if TYPE_CHECKING:
@@ -18,10 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SECONDS_BETWEEN_LOOKS = 0.001
-"""How often the stream is checked for a batch while waiting for results with an idle worker."""
-
-SECONDS_TO_WAIT = 1.0
+SECONDS_TO_WAIT_FOR_RESULTS = 1.0
 """How long to wait for results at a time."""
 
 
@@ -127,7 +125,7 @@ class Ordered:
         started, num_skipped = time.monotonic(), self._crew.num_skipped
         while number not in self._done:
             self._pass.waiting.note(is_on=not self._is_starved)
-            seconds = SECONDS_BETWEEN_LOOKS if self._has_room and self._crew.is_short else SECONDS_TO_WAIT
+            seconds = SECONDS_BETWEEN_LOOKS if self._has_room and self._crew.is_short else SECONDS_TO_WAIT_FOR_RESULTS
             if self._timeout is not None:
                 if not self._crew.has_begun or self._crew.num_skipped > num_skipped:
                     # Work on the awaited batch may only begin now.

@@ -28,6 +28,8 @@ GIB = 1 << 30
 
 MOST_COUNT = (1 << 63) - 1
 
+MOST_SEED = (1 << 64) - 1
+
 MOST_BATCH_ROWS = (1 << 31) - 1
 
 DEFAULT_MEMORY_LIMIT = 2 * GIB
@@ -101,7 +103,7 @@ class ShuffleOptions:
     """The dataset whose columns `weights` names; set by `Dataset.shuffle`."""
 
     def __post_init__(self) -> None:
-        keep_count(self, "seed", least=0, most=(1 << 64) - 1)
+        keep_count(self, "seed", least=0, most=MOST_SEED)
         keep_count(self, "shuffle_bytes")
         if self.num_lanes is not None:
             keep_count(self, "num_lanes", most=1 << 20)

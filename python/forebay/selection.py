@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay import _lib
 from forebay.exceptions import SettingError
-from forebay.options import as_number, check_count, check_options, check_text
+from forebay.options import MOST_SEED, as_number, check_count, check_options, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,7 +97,7 @@ class Selection:
             Selection(100 of 1,000 rows)
         """
         n = check_count("n", n, least=0)
-        seed = check_count("seed", seed, least=0, most=(1 << 64) - 1)
+        seed = check_count("seed", seed, least=0, most=MOST_SEED)
         return Selection(self._native.sample(n, seed))
 
     def split(self, fractions: Sequence[float], seed: int = 0) -> list[Selection]:
@@ -116,7 +116,7 @@ class Selection:
             >>> len(train), len(validation), len(train & validation)
             (900, 100, 0)
         """
-        seed = check_count("seed", seed, least=0, most=(1 << 64) - 1)
+        seed = check_count("seed", seed, least=0, most=MOST_SEED)
         try:
             numbers = [_fraction(fraction) for fraction in fractions]
         except (TypeError, OverflowError):

@@ -18,7 +18,7 @@ from forebay.hf.examples import ForebayExamplesIterable, PythonRows, Source, sha
 from forebay.hf.parts import DEFAULT_NUM_SHARDS, Part
 from forebay.hf.resumable import BY_ROWS, ResumableDataset, Tokens, resumable
 from forebay.hf.tensors import TorchRows
-from forebay.options import MOST_COUNT, check_count
+from forebay.options import MOST_COUNT, MOST_SEED, check_count
 from forebay.trainers import is_dividing
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from forebay.dataset import Dataset
     from forebay.formats import Format
     from forebay.options import ReadOptions
-
-MOST_SEED = (1 << 64) - 1
 
 _OF_MAP = inspect.signature(datasets.IterableDataset.map)
 

@@ -9,7 +9,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from forebay._lib import __version__
 from forebay.exceptions import (
@@ -251,11 +251,6 @@ def _next_of(links: str) -> str | None:
         if re.search(r""";\s*rel\s*=\s*["']?(?:[^"';,]*\s)?next(?:["'\s;,]|$)""", link[2], re.IGNORECASE):
             return link[1]
     return None
-
-
-def quoted(path: str) -> str:
-    """Returns a path quoted for a URL, with its slashes kept."""
-    return quote(path)
 
 
 def text_of(answer: Answer, what: str) -> str:

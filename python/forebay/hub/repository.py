@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from forebay.exceptions import DataError, HubUnreachableError, NotFoundError, StoreError
 from forebay.hub import card
-from forebay.hub.client import quoted, text_of
+from forebay.hub.client import text_of
 from forebay.hub.patterns import Listing
 from forebay.hub.places import DEFAULT_REVISION, local
 from forebay.hub.settings import DEFAULT_ENDPOINT
@@ -164,7 +164,7 @@ def _siblings(info: dict[str, Any]) -> list[Any] | None:
 
 def _of_bucket(place: Place, client: Client) -> Repository:
     # The listing is by prefix: the files of a folder, a single file, and others with the same beginning.
-    below = f"/{quoted(place.path)}" if place.path and not re.search(r"[*?[]", place.path) else ""
+    below = f"/{quote(place.path)}" if place.path and not re.search(r"[*?[]", place.path) else ""
     entries = client.pages(f"/api/buckets/{place.id}/tree{below}?recursive=true", f"buckets/{place.id}")
     root = f"hf://buckets/{place.id}"
     files: dict[str, File] = {path: (f"{root}/{path}", size, tag) for path, size, tag in _files(entries, place)}
@@ -195,7 +195,7 @@ def _text(client: Client, place: Place, path: str, commit: str | None, listed: F
         return answer
 
     try:
-        answer = client.get(f"/{place.kind}/{place.id}/resolve{at}/{quoted(path)}", place.id, read)
+        answer = client.get(f"/{place.kind}/{place.id}/resolve{at}/{quote(path)}", place.id, read)
     except NotFoundError as error:
         if type(error) is not NotFoundError:
             raise

@@ -807,13 +807,18 @@ class Dataset(_MapStyle):
             >>> pa.record_batch(batch).num_rows
             32
         """
-        share = _share(batch_size, rank, world_size, remainder, drop_last, mesh, replicate, steps_per_epoch, read_once)
-        read = ReadOptions(
-            memory_limit=check_bytes("memory_limit", memory_limit),
-            num_threads=num_threads,
-            on_error=on_error,
-            max_skipped=max_skipped,
+        share = _share(
+            batch_size,
+            rank=rank,
+            world_size=world_size,
+            remainder=remainder,
+            drop_last=drop_last,
+            mesh=mesh,
+            replicate=replicate,
+            steps_per_epoch=steps_per_epoch,
+            read_once=read_once,
         )
+        read = _read(memory_limit, num_threads, on_error, max_skipped)
         return Stream(self, share, read, self._format)
 
     @familiar.explained(familiar.OF_STREAM)
@@ -927,13 +932,18 @@ class Dataset(_MapStyle):
         from forebay.devices import make_stages
         from forebay.torch import TorchStream
 
-        share = _share(batch_size, rank, world_size, remainder, drop_last, mesh, replicate, steps_per_epoch, read_once)
-        read = ReadOptions(
-            memory_limit=check_bytes("memory_limit", memory_limit),
-            num_threads=num_threads,
-            on_error=on_error,
-            max_skipped=max_skipped,
+        share = _share(
+            batch_size,
+            rank=rank,
+            world_size=world_size,
+            remainder=remainder,
+            drop_last=drop_last,
+            mesh=mesh,
+            replicate=replicate,
+            steps_per_epoch=steps_per_epoch,
+            read_once=read_once,
         )
+        read = _read(memory_limit, num_threads, on_error, max_skipped)
         form = chosen(self._torch_format(forms, compat), padding, pack, decode, read)
         if self._is_decoded and compat is None:
             refuse_media(self.features, decode or {})
@@ -987,7 +997,7 @@ class Dataset(_MapStyle):
             check_text("split", split)
         if num_shards is not None:
             num_shards = check_count("num_shards", num_shards, most=1 << 20)
-        read = ReadOptions(memory_limit=check_bytes("memory_limit", memory_limit), num_threads=num_threads)
+        read = _read(memory_limit, num_threads)
         from forebay.hf.versions import import_datasets
 
         import_datasets("`to_hf`")
@@ -1273,8 +1283,23 @@ def _pyarrow() -> Any:
     return import_for("a row of Python objects", "pyarrow")
 
 
+def _read(
+    memory_limit: int | str,
+    num_threads: int | None,
+    on_error: OnError = "raise",
+    max_skipped: float = DEFAULT_MAX_SKIPPED,
+) -> ReadOptions:
+    return ReadOptions(
+        memory_limit=check_bytes("memory_limit", memory_limit),
+        num_threads=num_threads,
+        on_error=on_error,
+        max_skipped=max_skipped,
+    )
+
+
 def _share(
     batch_size: int,
+    *,
     rank: int | None,
     world_size: int | None,
     remainder: Remainder,

@@ -359,8 +359,26 @@ def test_the_length_is_known_until_a_step_changes_it(rows: fb.Dataset) -> None:
     assert len(ours.map(double)) == len(list(ours.map(double))) == 77
     shares = [ours.map(double).shard(2, index) for index in (0, 1)]
     assert [len(share) for share in shares] == [len(list(share)) for share in shares] == [38, 39]
+    mapped = ours.map(double)
+    for cut in (
+        mapped.skip(7).take(60),
+        mapped.take(100).skip(9),
+        mapped.shuffle(1).skip(3).map(double),
+        mapped.take(0),
+    ):
+        assert len(cut) == len(list(cut)) == len(cut.with_format("torch"))
+    assert len(ours.rename_column("id", "number").take(60)) == 60
+    # `datasets` divides the number of rows that are left out, too.
+    divided = (mapped.skip(5).shard(4, 0), ours.shard(2, 0).map(double).take(5))
     batched = (ours.map(lambda rows: rows, batched=True), ours.map(lambda rows: rows, False, None, True))
-    for changed in (*batched, ours.filter(is_even), ours.map(double).filter(is_even), ours.repeat(2), ours.batch(4)):
+    for changed in (
+        *divided,
+        *batched,
+        ours.filter(is_even),
+        ours.map(double).filter(is_even),
+        ours.repeat(2),
+        ours.batch(4),
+    ):
         with pytest.raises(TypeError, match="'IterableDataset' has no len"):
             len(changed)
 

@@ -42,6 +42,8 @@ class IterableDataset(ResumableDataset):
     _formatting: Any
     _counted: ForebayExamplesIterable
     """Rows of the same number, for `len`."""
+    _is_divided_alike = True
+    """Whether shards have as many rows as those of `_counted`."""
 
     def __len__(self) -> int:
         """The exact number of rows. Evaluates the filters if that has not been done."""
@@ -71,7 +73,8 @@ class IterableDataset(ResumableDataset):
         """
         plain = self._plain()
         if plain is None or not plain.part.is_whole:
-            return super().shuffle(seed, generator, buffer_size, max_buffer_input_shards)
+            buffered = super().shuffle(seed, generator, buffer_size, max_buffer_input_shards)
+            return _counting(buffered, self._counted, is_divided_alike=False)
         if generator is not None and not isinstance(generator, np.random.Generator):
             raise SettingError(f"generator: expected a `numpy.random.Generator`, got {generator!r}")
         if generator is not None or seed is None:
@@ -80,17 +83,11 @@ class IterableDataset(ResumableDataset):
 
     def skip(self, n: int) -> Any:
         """Leaves out the first `n` rows, without reading them."""
-        plain = self._undivided()
-        return (
-            super().skip(n) if plain is None else self._of(plain.with_part(plain.part.skip(max(operator.index(n), 0))))
-        )
+        return self._cut(super().skip(n), lambda part: part.skip(max(operator.index(n), 0)))
 
     def take(self, n: int) -> Any:
         """Keeps the first `n` rows."""
-        plain = self._undivided()
-        return (
-            super().take(n) if plain is None else self._of(plain.with_part(plain.part.take(max(operator.index(n), 0))))
-        )
+        return self._cut(super().take(n), lambda part: part.take(max(operator.index(n), 0)))
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> Any:
         """Keeps one of `num_shards` shards, which together have every row once and differ by at most one row.
@@ -104,6 +101,8 @@ class IterableDataset(ResumableDataset):
             raise SettingError(f"index: expected 0 to {num_shards - 1}, one of {num_shards} shards, got {index}")
         with sharing(evenly=is_dividing()):
             sharded = super().shard(num_shards, index, contiguous)
+            if not self._is_divided_alike:
+                return sharded
             return _counting(sharded, self._counted.shard_data_sources(num_shards, index))
 
     @familiar.explained(familiar.OF_MAP_OF_ROWS)
@@ -111,45 +110,45 @@ class IterableDataset(ResumableDataset):
         """Applies a function to rows, or to batches of them; the length is unknown only after functions on batches."""
         mapped = super().map(function, *arguments, **settings)
         asked = _OF_MAP.bind(self, function, *arguments, **settings).arguments
-        return mapped if asked.get("batched") else _counting(mapped, self._counted)
+        return mapped if asked.get("batched") else self._as_long(mapped)
 
     def with_format(self, type: str | None = None) -> Any:
         """Sets the format of rows and batches."""
-        return _counting(super().with_format(type), self._counted)
+        return self._as_long(super().with_format(type))
 
     def reshard(self) -> Any:
         """Returns the same dataset: there are enough shards."""
-        return _counting(super().reshard(), self._counted)
+        return self._as_long(super().reshard())
 
     def select_columns(self, column_names: str | list[str]) -> Any:
         """Keeps the named columns; the others are not read, unless another step was applied before."""
         plain, names = self._plain(), _names(column_names)
         if plain is None or any(name not in plain.own_features for name in names):
-            return _counting(super().select_columns(column_names), self._counted)
+            return self._as_long(super().select_columns(column_names))
         return self._of(plain.with_columns(names))
 
     def remove_columns(self, column_names: str | list[str]) -> Any:
         """Leaves the named columns out; see `select_columns`."""
         plain, names = self._plain(), _names(column_names)
         if plain is None or any(name not in plain.own_features for name in names):
-            return _counting(super().remove_columns(column_names), self._counted)
+            return self._as_long(super().remove_columns(column_names))
         return self._of(plain.with_columns([name for name in plain.own_features if name not in names]))
 
     def rename_columns(self, column_mapping: dict[str, str]) -> Any:
         """Renames columns."""
-        return _counting(super().rename_columns(column_mapping), self._counted)
+        return self._as_long(super().rename_columns(column_mapping))
 
     def rename_column(self, original_column_name: str, new_column_name: str) -> Any:
         """Renames a column."""
-        return _counting(super().rename_column(original_column_name, new_column_name), self._counted)
+        return self._as_long(super().rename_column(original_column_name, new_column_name))
 
     def cast(self, features: Any) -> Any:
         """Changes the types of all columns."""
-        return _counting(super().cast(features), self._counted)
+        return self._as_long(super().cast(features))
 
     def cast_column(self, column: str, feature: Any) -> Any:
         """Changes the type of a column."""
-        return _counting(super().cast_column(column, feature), self._counted)
+        return self._as_long(super().cast_column(column, feature))
 
     def _plain(self) -> ForebayExamplesIterable | None:
         """Returns the rows, if no step of `datasets` was applied to them."""
@@ -157,9 +156,17 @@ class IterableDataset(ResumableDataset):
         is_plain = isinstance(rows, ForebayExamplesIterable) and self._distributed is None
         return rows if is_plain and self.features == rows.own_features else None
 
-    def _undivided(self) -> ForebayExamplesIterable | None:
-        plain = self._plain()
-        return None if plain is None or plain.part.is_divided else plain
+    def _as_long(self, dataset: Any) -> Any:
+        """Makes a dataset of `datasets` a Forebay one with as many rows as this one."""
+        return _counting(dataset, self._counted, is_divided_alike=self._is_divided_alike)
+
+    def _cut(self, cut: Any, cut_part: Callable[[Part], Part]) -> Any:
+        """Returns the rows that `cut_part` keeps; after other steps, `cut`, as `datasets` keeps them."""
+        plain, part = self._plain(), self._counted.part
+        if part.is_divided:
+            return cut
+        counted = self._counted.with_part(cut_part(part))
+        return _counting(cut, counted, is_divided_alike=False) if plain is None else self._of(counted)
 
     def _of(self, rows: ForebayExamplesIterable) -> Any:
         """Returns a dataset like this one with other rows."""
@@ -201,10 +208,11 @@ def _names(column_names: str | list[str]) -> list[str]:
     return [column_names] if isinstance(column_names, str) else column_names
 
 
-def _counting(dataset: Any, counted: ForebayExamplesIterable) -> Any:
-    """Makes a dataset of `datasets` a Forebay one with as many rows as `counted`."""
+def _counting(dataset: Any, counted: ForebayExamplesIterable, *, is_divided_alike: bool = True) -> Any:
+    """Makes a dataset of `datasets` a Forebay one with as many rows as `counted`, and maybe shards with as many."""
     dataset.__class__ = IterableDataset
     dataset._counted = counted
+    dataset._is_divided_alike = is_divided_alike
     return dataset
 
 

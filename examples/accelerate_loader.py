@@ -1,7 +1,7 @@
 """Trains with `accelerate` from `forebay.DataLoader`, stops in the middle of an epoch, and resumes exactly.
 
-The loader is used like torch's, with one difference: it already knows its rank, so it is not passed to
-`accelerator.prepare`. Instead it is registered for checkpointing, so that `save_state` saves its position.
+The loader is used like torch's: `accelerator.prepare` leaves it as it is, because it already knows its rank, and
+`save_state` saves its position.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ def train(dataset: fb.Dataset, folder: Path, stop_at: int = 0, resume: bool = Fa
     accelerator = Accelerator(cpu=True)
     model = torch.nn.Linear(16, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    model, optimizer = accelerator.prepare(model, optimizer)
     loader = fb.DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True)
-    accelerator.register_for_checkpointing(loader)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     if resume:
         accelerator.load_state(str(folder))
     seen: list[int] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
 from forebay import familiar
 from forebay.exceptions import SettingError
 from forebay.options import PoolOptions, as_number, check_count, check_flag
-from forebay.trainers import epoch_meant, goes_on_behind, is_a_batch_ahead
+from forebay.trainers import epoch_meant, goes_on_behind, is_a_batch_ahead, is_preparing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -91,14 +91,22 @@ class DataLoader:
     """
 
     _is_accelerate_prepared: ClassVar[bool] = True
-    """Read by `accelerate`: `prepare_data_loader` has nothing to do, as every rank already gets its own batches."""
+    """Read by `accelerate`: `prepare` has nothing to do, as every rank already gets its own batches."""
 
     use_stateful_dataloader: ClassVar[bool] = True
     """Read by `accelerate`: `save_state` and `load_state` include the position of a prepared loader."""
 
-    # Hidden from type checkers, which would take it to mean that a loader has every attribute.
+    # Hidden from type checkers.
     if not TYPE_CHECKING:
 
+        @property
+        def __class__(self) -> type:
+            # `accelerate` passes by what is no loader of torch, and saves no position of it.
+            from torch.utils import data
+
+            return data.DataLoader if is_preparing() else type(self)
+
+        # It would be taken to mean that a loader has every attribute.
         def __getattr__(self, name: str) -> Never:
             raise familiar.missing(self, "a loader", name, familiar.OF_LOADER)
 

@@ -31,6 +31,11 @@ def is_dividing() -> bool:
     return _caller() == "accelerate.data_loader"
 
 
+def is_preparing() -> bool:
+    """Whether the caller is `accelerate`, which looks for loaders among what `prepare` was given."""
+    return _caller() == "accelerate.accelerator"
+
+
 def goes_on_behind(*, is_over: bool = False) -> bool:
     """Whether the caller is Lightning, and goes on after the epoch of the state that it loads.
 

@@ -462,6 +462,7 @@ PREPARED = """
 import os
 import sys
 
+import torch
 import torch.distributed as dist
 from accelerate import Accelerator, DataLoaderConfiguration
 from torch.utils.data import DataLoader
@@ -509,7 +510,10 @@ for name, hf in (
     deliver(name, DataLoader(hf, BATCH_SIZE), dispatch_batches=False)
 deliver("to_hf, dispatched", DataLoader(few.shuffle(1).to_hf(), BATCH_SIZE), dispatch_batches=True)
 
-accelerator, loader = prepared(fb.DataLoader(rows.shuffle(1), BATCH_SIZE))
+made = fb.DataLoader(rows.shuffle(1), BATCH_SIZE)
+accelerator = Accelerator(cpu=True)
+_, loader = accelerator.prepare(torch.nn.Linear(1, 1), made)
+assert loader is made and type(loader) is loader.__class__ is fb.DataLoader
 batches = iter(loader)
 before = [next(batches)["id"].tolist() for _ in range(3)]
 accelerator.save_state(sys.argv[2])

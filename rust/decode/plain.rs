@@ -1,6 +1,8 @@
 //! Converts pages of values stored in streams or as differences to plain ones: without kernels of their own, they are
 //! copied once more, within the cache. Texts after their lengths stay in place.
 
+use std::ops::Range;
+
 use arrow_buffer::ToByteSlice;
 
 use super::delta::{self, Number};
@@ -77,10 +79,16 @@ fn add_up<T: Number>(differences: &[u8], num_values: usize, values: &mut Vec<u8>
 
 /// Sums up numbers of four bytes whose differences have more, because DuckDB does not let them wrap around.
 fn add_up_wide(differences: &[u8], num_values: usize, values: &mut Vec<u8>) -> Fit<()> {
+    /// All numbers of four bytes, with a sign or without.
+    const NUMBERS: Range<i64> = -(1 << 31)..1 << 32;
     let mut wide = Vec::new();
     add_up::<u64>(differences, num_values, &mut wide)?;
+    let wide = wide.as_chunks::<8>().0;
+    if !wide.iter().all(|number| NUMBERS.contains(&i64::from_le_bytes(*number))) {
+        return Err(MALFORMED);
+    }
     values.clear();
-    values.extend(wide.as_chunks::<8>().0.iter().flat_map(|&[a, b, c, d, ..]| [a, b, c, d]));
+    values.extend(wide.iter().flat_map(|&[a, b, c, d, ..]| [a, b, c, d]));
     Ok(())
 }
 
@@ -147,6 +155,16 @@ mod tests {
             let mut plain = Vec::new();
             let is_made = make_plain(Encoding::Differences, &encode(&wide), Stored::Fixed(4), numbers.len(), &mut plain);
             prop_assert_eq!((is_made, &plain[..]), (Ok(true), numbers.to_byte_slice()));
+        }
+
+        #[test]
+        fn numbers_of_more_than_four_bytes_are_not_cut_off(
+            number in prop_oneof![any::<i64>(), -5_i64..5, (1_i64 << 32) - 3..(1 << 32) + 3],
+        ) {
+            let mut plain = Vec::new();
+            let is_made = make_plain(Encoding::Differences, &encode(&[7, number]), Stored::Fixed(4), 2, &mut plain);
+            let is_short = i32::try_from(number).is_ok() || u32::try_from(number).is_ok();
+            prop_assert_eq!(is_made, if is_short { Ok(true) } else { Err(MALFORMED) });
         }
     }
 }

@@ -362,7 +362,8 @@ fn a_header_with_a_flipped_bit_is_what_the_parquet_crate_makes_of_it_or_left_to_
             version: [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0][case / 2 % 2],
             page_rows: 1,
             dictionary_bytes: [None, Some(1), Some(1000)][case / 4 % 3],
-            has_differences: true,
+            // The `parquet` crate does not read the wider differences of some writers.
+            has_differences: false,
             has_index: false,
         };
         let whole = shape.write();

@@ -340,10 +340,10 @@ fn expanded(absent: Option<&NullBuffer>, array: &ArrayRef) -> Option<NullBuffer>
     absent.map(|absent| if per_row == 1 { absent.clone() } else { absent.expand(per_row) })
 }
 
-/// Returns which rows of `array` have only absent elements.
+/// Returns which rows of `array` have only absent elements; lists of length 0 have no others.
 fn rows_of(absent: Option<&NullBuffer>, array: &ArrayRef) -> Option<NullBuffer> {
     let absent = absent?;
-    let per_row = elements_in_a_row(array.data_type()).max(1);
+    let per_row = elements_in_a_row(array.data_type());
     Some((0..array.len()).map(|row| (row * per_row..(row + 1) * per_row).any(|at| absent.is_valid(at))).collect())
 }
 

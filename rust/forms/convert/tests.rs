@@ -114,6 +114,28 @@ fn a_mask_of_elements_has_the_shape_of_the_values() {
 }
 
 #[test]
+fn lists_of_length_zero_may_be_null() {
+    let lists = |item: ArrayRef, size: i32, nulls: Vec<bool>| {
+        let item_field = Arc::new(Field::new("item", item.data_type().clone(), true));
+        FixedSizeListArray::new(item_field, size, item, Some(nulls.into()))
+    };
+    let none: ArrayRef = Arc::new(Int32Array::from(Vec::<i32>::new()));
+    let empty = lists(Arc::clone(&none), 0, vec![true, false, true, true]);
+    let in_lists = lists(Arc::new(empty.clone()), 2, vec![true, false]);
+    let of_lists = lists(Arc::new(lists(none, 2, vec![])), 0, vec![true, false]);
+    let cases: [(_, &[i64], &[u8]); 3] =
+        [(empty, &[4, 0], &[1, 0, 1, 1]), (in_lists, &[2, 2, 0], &[1, 0]), (of_lists, &[2, 0, 2], &[1, 0])];
+    for (array, shape, rows) in cases {
+        let Part::Masked(values, mask) = parts(array.clone(), &Form::Tensor.masked()).unwrap() else { panic!() };
+        let Part::Tensor(_, values) = *values else { panic!() };
+        assert_eq!((&values.shape[..], mask.values.as_slice()), (shape, rows));
+        let Part::Masked(_, mask) = parts(array.clone(), &Form::MaskedElements).unwrap() else { panic!() };
+        assert_eq!(mask.shape, shape);
+        assert!(tensor(array).is_err(), "there is no mask for the NULL");
+    }
+}
+
+#[test]
 fn ragged_lists_are_their_items_and_offsets_from_zero() {
     let lists = [Some(vec![Some(9)]), Some(vec![Some(1), Some(2)]), None, Some(vec![Some(3)])];
     let array = ListArray::from_iter_primitive::<Int32Type, _, _>(lists);

@@ -472,6 +472,21 @@ pub enum Error {
         needed_bytes: u64,
     },
 
+    /// The memory limit cannot hold the documents that are packed together.
+    #[error(
+        "memory_limit of {limit_bytes} bytes is too small: {num_documents} documents for a window of {window} take {held_bytes} bytes; use a smaller `window` in `Pack`, or raise the limit"
+    )]
+    WindowMemory {
+        /// Number of documents that are packed together.
+        window: usize,
+        /// The limit.
+        limit_bytes: u64,
+        /// Number of documents that are held.
+        num_documents: usize,
+        /// The bytes of these.
+        held_bytes: u64,
+    },
+
     /// More rows were unreadable than may be skipped.
     #[error(
         "skipped {num_rows} rows that could not be read, more than max_skipped ({max_rows}); the last ones for the following reason"

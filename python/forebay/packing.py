@@ -160,7 +160,7 @@ class PackedStream(Stream[dict[str, Any]]):
         self._pack = pack
         self._settings = pack._settings(share.batch_size, drop_last=share.drop_last)
         # Refuses invalid numbers.
-        _lib.Packer(self._settings, 0, 0)
+        _lib.Packer(self._settings, 0, 0, read.memory_limit)
         num_bytes = BYTES_OF_PLACE * (len(columns) + 1 + pack.labels) * pack.length * share.batch_size
         if num_bytes > read.memory_limit:
             raise MemoryLimitError(
@@ -181,7 +181,7 @@ class PackedStream(Stream[dict[str, Any]]):
     @contextmanager
     def _running(self, run: Run) -> Iterator[Any]:
         document = run.start.position // self._share.world_size
-        packer = _lib.Packer(self._settings, document, run.start.done)
+        packer = _lib.Packer(self._settings, document, run.start.done, self._read.memory_limit)
         last: dict[str, float] | None = None
         try:
             with super()._running(run) as stream:
@@ -214,7 +214,8 @@ class PackedStream(Stream[dict[str, Any]]):
             return False
         share = self._native_share(start) | {"holes": self._start_holes}
         with closing(self.reader.stream(start.epoch, share, getattr(self._format, "finish", None))) as stream:
-            packer = _lib.Packer(self._settings, start.position // self._share.world_size, start.done)
+            document = start.position // self._share.world_size
+            packer = _lib.Packer(self._settings, document, start.done, self._read.memory_limit)
             return PackedRun(stream, packer).next() is None
 
     def _first(self, stream: Any, run: Run) -> Batches:

@@ -142,7 +142,8 @@ class Pack:
     columns: Sequence[str] | None = None
     """The columns, packed alike: lists of numbers that have the same length within each row. By default all."""
     window: int = 4096
-    """Documents per rank that `"best_fit"` packs together and holds in memory."""
+    """Documents per rank that `"best_fit"` packs together and holds in memory, besides what `memory_limit` counts. If
+    they take more than the limit themselves, that is a `MemoryLimitError`."""
     values: Mapping[str, float] = field(default_factory=dict)
     """Padding values by column; by default -100 for `labels`, which losses ignore, and 0 for others."""
     labels: bool = False

@@ -27,13 +27,13 @@ impl PyPacker {
 #[pymethods]
 impl PyPacker {
     /// Creates a packer from settings in JSON that starts at a mark: a document, and how much of it and the following
-    /// ones was delivered.
+    /// ones was delivered. The documents of a window take at most `memory_limit` bytes.
     #[new]
-    fn new(settings: &str, document: u64, done: u64) -> PyResult<Self> {
+    fn new(settings: &str, document: u64, done: u64, memory_limit: u64) -> PyResult<Self> {
         let settings: PackSettings =
             serde_json::from_str(settings).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let packer = Packer::try_new(settings, Mark { document, done }).map_err(|error| to_py(&error))?;
-        Ok(Self { packer: Mutex::new(packer) })
+        Ok(Self { packer: Mutex::new(packer.within(memory_limit)) })
     }
 
     /// Waits for the next documents of `stream` and adds them.

@@ -17,8 +17,8 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
 use serde::{Deserialize, Serialize};
 
@@ -106,6 +106,7 @@ struct Source {
     /// The number of the first one.
     first: u64,
     batch: RecordBatch,
+    bytes: u64,
     /// The start of each, and the end.
     offsets: Vec<usize>,
 }
@@ -121,9 +122,12 @@ impl Source {
 #[derive(Debug)]
 pub struct Packer {
     settings: PackSettings,
+    memory_bytes: u64,
     decider: Decider,
     /// Documents that are still needed, in order.
     sources: VecDeque<Source>,
+    /// Their bytes.
+    held_bytes: u64,
     /// Number of documents pushed so far, including those before the first.
     num_documents: u64,
     /// Sequences that are decided but not delivered, each with the mark after it.
@@ -158,8 +162,10 @@ impl Packer {
         };
         Ok(Self {
             settings,
+            memory_bytes: u64::MAX,
             decider,
             sources: VecDeque::new(),
+            held_bytes: 0,
             num_documents: mark.document,
             sequences: VecDeque::new(),
             mark,
@@ -169,11 +175,18 @@ impl Packer {
         })
     }
 
+    /// Returns the packer with a limit for the documents that it holds for a window. It changes no sequence; without
+    /// windows, what is held is that of a batch and of one read.
+    pub fn within(self, memory_bytes: u64) -> Self {
+        Self { memory_bytes, ..self }
+    }
+
     /// Adds the next documents: lists with the same offsets in all columns, as [`Finish`](crate::Finish) makes them.
     ///
     /// # Errors
     ///
-    /// [`Error::NotAState`] if the mark claims more than there is.
+    /// [`Error::NotAState`] if the mark claims more than there is, and [`Error::WindowMemory`] if the documents of a
+    /// window take more memory than [allowed](Self::within).
     pub fn push(&mut self, batch: RecordBatch) -> Result<()> {
         let Some(offsets) = offsets(&batch) else { return Ok(()) };
         for (document, pair) in (self.num_documents..).zip(offsets.windows(2)) {
@@ -183,10 +196,27 @@ impl Packer {
             };
             self.sequences.extend(decided);
         }
-        let source = Source { first: self.num_documents, batch, offsets };
+        // Columns may be views of what was decoded, whose parts other documents hold.
+        let sizes = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size());
+        let bytes: u64 = sizes.map(|size| size.unwrap_or(0) as u64).sum();
+        let source = Source { first: self.num_documents, batch, bytes, offsets };
         self.num_documents = source.end();
+        self.held_bytes += bytes;
         self.sources.push_back(source);
-        Ok(())
+        self.drop_delivered();
+        self.check_memory()
+    }
+
+    fn check_memory(&self) -> Result<()> {
+        if self.settings.mode != PackMode::BestFit || self.held_bytes <= self.memory_bytes {
+            return Ok(());
+        }
+        Err(Error::WindowMemory {
+            window: self.settings.window,
+            limit_bytes: self.memory_bytes,
+            num_documents: self.sources.iter().map(|source| source.batch.num_rows()).sum(),
+            held_bytes: self.held_bytes,
+        })
     }
 
     /// Signals that there are no more documents.
@@ -258,7 +288,8 @@ impl Packer {
         let first_needed = decided.unwrap_or(u64::MAX).min(undecided);
         // The last one is kept for the columns' types.
         while self.sources.len() > 1 && self.sources.front().is_some_and(|source| source.end() <= first_needed) {
-            self.sources.pop_front();
+            let dropped = self.sources.pop_front();
+            self.held_bytes -= dropped.map_or(0, |source| source.bytes);
         }
     }
 

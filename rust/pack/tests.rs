@@ -192,6 +192,47 @@ fn documents_that_were_delivered_are_let_go() {
 }
 
 #[test]
+fn empty_documents_are_let_go_though_there_is_no_batch() {
+    for mode in [PackMode::Concat, PackMode::BestFit] {
+        let mut packer = Packer::try_new(settings(mode, 8, 4, 1), Mark::default()).unwrap();
+        for first in (0..400).step_by(4) {
+            packer.push(documents(first, &[0; 4])).unwrap();
+            assert!(packer.sources.len() <= 2, "{mode:?} holds {} reads", packer.sources.len());
+        }
+        assert_eq!(packer.held_bytes, packer.sources.iter().map(|source| source.bytes).sum::<u64>());
+    }
+}
+
+#[test]
+fn a_window_that_takes_more_than_the_memory_is_refused() {
+    // 100 documents of 100 tokens of 8 bytes, and an offset of 8 bytes more for each and for the end of each read.
+    let bytes = 100 * (100 * 8 + 8) + 10 * 8;
+    let packed_within = |mode, window, memory_bytes| -> Result<usize> {
+        let mut packer = Packer::try_new(settings(mode, 100, window, 3), Mark::default())?.within(memory_bytes);
+        let mut num_sequences = 0;
+        for first in (0..310).step_by(10) {
+            if first < 300 {
+                packer.push(documents(first, &[100; 10]))?
+            } else {
+                packer.end()?
+            }
+            while let Some(batch) = packer.next_batch()? {
+                num_sequences += batch.num_sequences;
+            }
+        }
+        Ok(num_sequences)
+    };
+    // One sequence of the window before is not in a batch yet.
+    let enough = bytes + bytes / 10;
+    assert_eq!(packed_within(PackMode::BestFit, 100, enough).unwrap(), 300);
+    let error = packed_within(PackMode::BestFit, 100, bytes - 1).unwrap_err();
+    let Error::WindowMemory { window: 100, num_documents: 100, held_bytes, .. } = error else { panic!("{error}") };
+    assert_eq!(held_bytes, bytes);
+    assert_eq!(packed_within(PackMode::BestFit, 10, enough / 4).unwrap(), 300);
+    assert_eq!(packed_within(PackMode::Concat, 100, 1).unwrap(), 300);
+}
+
+#[test]
 fn sizes_of_nothing_are_refused() {
     for (length, window, batch_size, named) in [(0, 1, 1, "length"), (1, 0, 1, "window"), (1, 1, 0, "batch_size")] {
         let error = Packer::try_new(settings(PackMode::Concat, length, window, batch_size), Mark::default());

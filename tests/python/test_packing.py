@@ -443,6 +443,23 @@ def test_documents_that_are_large_are_packed_with_little_memory(tmp_path: Path) 
     assert stream.stats()["tokens_packed"] == 300 * 20_000
 
 
+def test_a_window_that_takes_more_than_the_limit_is_refused_with_what_would_do(tmp_path: Path) -> None:
+    # 64 bits a token in memory, 16 in storage: 7.3 MiB in all, and 1.8 MiB.
+    column = pa.array([np.full(4000, i, np.uint16) for i in range(240)], pa.list_(pa.uint16()))
+    write_fragments(tmp_path, pa.table({"input_ids": column}), row_group_rows=20)
+    ds = fb.load_dataset(tmp_path, split="train")
+    stream = stream_of(ds, fb.Pack(length=4096, mode="best_fit"), 2, memory_limit="4 MiB")
+    said = r"memory_limit of 4194304 bytes .*: 1\d\d documents for a window of 4096 take 4\d{6} bytes; use a smaller"
+    with pytest.raises(fb.MemoryLimitError, match=said):
+        next(iter(stream))
+    wide = stream_of(ds, fb.Pack(length=4096, mode="best_fit", window=60), 2, memory_limit="8 MiB")
+    narrow = stream_of(ds, fb.Pack(length=4096, mode="best_fit", window=60), 2, memory_limit="4 MiB")
+    narrow.load_state_dict(wide.state_dict())
+    assert rows_of(narrow) == rows_of(wide)
+    views = stream_of(ds, fb.Pack(length=4096, mode="best_fit", dtype=None), 2, memory_limit="4 MiB")
+    assert len(rows_of(views)) == 240
+
+
 @pytest.mark.parametrize(
     "name",
     ["position_ids", "cu_seqlens", "max_seqlen", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"],

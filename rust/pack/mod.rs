@@ -280,7 +280,8 @@ impl Packer {
 
     /// Drops documents that no sequence needs any more.
     fn drop_delivered(&mut self) {
-        let decided = self.sequences.iter().flat_map(|(sequence, _)| sequence.iter().map(|piece| piece.document)).min();
+        // Sequences leave in the order of their first documents.
+        let decided = self.sequences.front().and_then(|(sequence, _)| sequence.first()).map(|piece| piece.document);
         let undecided = match &self.decider {
             Decider::Concat(concat) => concat.first_needed(),
             Decider::BestFit(best_fit) => best_fit.first_needed(),

@@ -175,6 +175,9 @@ impl Node {
                 };
                 fields.iter().map(|field| child(field)).collect()
             }
+            (DataType::Map(entries, _), DataType::Map(own_entries, _)) => {
+                vec![Self::new(&named_as(entries, own_entries), own_entries, first_leaf, level + 1)]
+            }
             // One more level says whether there is an item.
             (data_type, _) => {
                 let pairs = children_of(data_type).into_iter().zip(own_children);
@@ -241,6 +244,14 @@ fn children_of(data_type: &DataType) -> Vec<&Field> {
     }
 }
 
+/// Returns the entries of a map with the names that keys and values have in `own`: those differ between writers.
+fn named_as(entries: &Field, own: &Field) -> Field {
+    let names = children_of(own.data_type()).into_iter().map(Field::name);
+    let fields = children_of(entries.data_type()).into_iter().zip(names);
+    let fields = fields.map(|(field, name)| field.clone().with_name(name));
+    entries.clone().with_data_type(DataType::Struct(fields.collect()))
+}
+
 fn num_leaves(data_type: &DataType) -> usize {
     let children = children_of(data_type);
     if children.is_empty() { 1 } else { children.iter().map(|child| num_leaves(child.data_type())).sum() }
@@ -263,5 +274,21 @@ mod tests {
             node.children.iter().map(|child| child.place.as_ref().map(|p| (p.leaves.clone(), p.level))).collect();
         assert_eq!(places, [Some((7..8, 2)), None, Some((5..6, 2))]);
         assert_eq!(num_leaves(own.data_type()), 3);
+    }
+
+    #[test]
+    fn keys_and_values_of_maps_are_found_whatever_their_names() {
+        let map = |key: &str, value: &str| {
+            let [key, value] =
+                [(key, false), (value, true)].map(|(name, is_nullable)| Field::new(name, DataType::Int32, is_nullable));
+            Field::new_map("tags", "entries", key, value, false, false)
+        };
+        for names in [("key", "value"), ("keys", "values"), ("value", "key")] {
+            let node = Node::new(&map("key", "value"), &map(names.0, names.1), 5, 0);
+            let entries = node.children[0].children.iter();
+            let places: Vec<_> =
+                entries.map(|child| child.place.as_ref().map(|p| (p.leaves.clone(), p.level))).collect();
+            assert_eq!(places, [Some((5..6, 1)), Some((6..7, 2))], "{names:?}");
+        }
     }
 }

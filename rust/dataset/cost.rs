@@ -90,6 +90,8 @@ pub(crate) struct ColumnLayout {
     roots: Vec<Root>,
     /// Decoded bytes per row of the columns that the fragment lacks.
     missing_row_bytes: u64,
+    /// Of these, the bytes per row of the largest value of a folder that has offsets of 32 bits.
+    missing_row_offsets: u64,
     /// Bytes of pages that are decompressed at the same time.
     group_bytes: u64,
 }
@@ -158,8 +160,12 @@ impl ColumnLayout {
                     });
                 }
                 None => {
-                    let bytes = fragment.constant(column).map_or_else(|| row_bytes(data_type), Constant::row_bytes);
+                    let constant = fragment.constant(column);
+                    let bytes = constant.map_or_else(|| row_bytes(data_type), Constant::row_bytes);
                     layout.missing_row_bytes = layout.missing_row_bytes.saturating_add(bytes);
+                    if constant.is_some() && has_small_offsets(data_type) {
+                        layout.missing_row_offsets = layout.missing_row_offsets.max(bytes);
+                    }
                 }
             }
         }
@@ -190,7 +196,11 @@ impl Fragment {
     ) -> ReadCost {
         let is_indexed = self.has_offset_index(row_group);
         let num_rows = u64::from(rows.end - rows.start);
-        let mut cost = ReadCost { decoded: num_rows.saturating_mul(layout.missing_row_bytes), ..ReadCost::default() };
+        let mut cost = ReadCost {
+            decoded: num_rows.saturating_mul(layout.missing_row_bytes),
+            offsets: num_rows.saturating_mul(layout.missing_row_offsets),
+            ..ReadCost::default()
+        };
         let (mut ranges, mut cast, mut group_pages, mut group_levels) = (Vec::new(), 0_u64, 0_u64, 0_u64);
         for root in &layout.roots {
             let (mut pages, mut levels, before) = (0_u64, 0_u64, cost.decoded);

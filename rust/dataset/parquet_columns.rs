@@ -18,15 +18,16 @@ use crate::error::{Error, Result};
 use crate::panics;
 use crate::rows::RowSet;
 
+/// Why texts that offsets of 32 bits do not reach cannot be read, and what to do.
+pub(super) const TOO_MUCH_TEXT: &str = "the rows that are read at once have more than 2 GiB of text; ask for fewer \
+                                        rows by number, or lower memory_limit, so that row groups are read in smaller \
+                                        parts";
+
 /// What the `parquet` crate says of sound columns that it cannot read, and what to say and advise instead.
 const LIMITS: [(&str, &str); 2] = [
     // Of more bytes than offsets of 32 bits count: the size of texts behind a dictionary is unknown if the writer did
     // not record it.
-    (
-        "index overflow decoding byte array",
-        "the rows that are read at once have more than 2 GiB of text; ask for fewer rows by number, or lower \
-         memory_limit, so that row groups are read in smaller parts",
-    ),
+    ("index overflow decoding byte array", TOO_MUCH_TEXT),
     (
         "MonthDayNano intervals not supported",
         "an INTERVAL of months, days and fractions of a day cannot be read; leave the column out by `select_columns`",

@@ -12,7 +12,7 @@ use arrow_buffer::{Buffer, OffsetBuffer};
 use arrow_cast::parse::Parser;
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_data::transform::MutableArrayData;
-use arrow_schema::{DataType, Field, FieldRef};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef};
 
 use super::Fragment;
 use crate::cast;
@@ -61,27 +61,32 @@ impl Constant {
     }
 
     /// Returns `len` rows of the value, as the column's type.
-    pub(crate) fn to_array(&self, data_type: &DataType, len: usize) -> ArrayRef {
-        match self {
+    ///
+    /// # Errors
+    ///
+    /// [`ArrowError`] if they take more bytes than offsets of 32 bits count.
+    pub(crate) fn to_array(&self, data_type: &DataType, len: usize) -> Result<ArrayRef, ArrowError> {
+        Ok(match self {
             Self::Null => new_null_array(data_type, len),
             Self::Integer(value) => Arc::new(Int64Array::from(vec![*value; len])),
             Self::Date(value) => Arc::new(Date32Array::from(vec![*value; len])),
             Self::Text(text) => {
+                let num_bytes = text.len().saturating_mul(len);
+                i32::try_from(num_bytes).map_err(|_| ArrowError::OffsetOverflowError(num_bytes))?;
                 let offsets = OffsetBuffer::from_repeated_length(text.len(), len);
                 Arc::new(StringArray::new(offsets, Buffer::from(text.repeat(len).into_bytes()), None))
             }
-            Self::Stored(value, _) => repeated(value, len),
-        }
+            Self::Stored(value, _) => repeated(value, len)?,
+        })
     }
 }
 
 /// Returns an array of one value as `len` rows of it.
-fn repeated(value: &ArrayRef, len: usize) -> ArrayRef {
+fn repeated(value: &ArrayRef, len: usize) -> Result<ArrayRef, ArrowError> {
     let data = value.to_data();
     let mut rows = MutableArrayData::new(vec![&data], false, len);
-    // Where offsets overflow, there are fewer rows: an error for whoever puts them beside other columns.
-    let _ = (0..len).try_for_each(|_| rows.try_extend(0, 0, 1));
-    make_array(rows.freeze())
+    (0..len).try_for_each(|_| rows.try_extend(0, 0, 1))?;
+    Ok(make_array(rows.freeze()))
 }
 
 /// Returns the keys and values of the folders in `relative`, an object's path relative to what was listed; `None` for
@@ -270,14 +275,14 @@ mod tests {
     #[test]
     fn a_constant_fills_an_array_of_any_length() {
         for len in [0, 1, 3] {
-            let text = Constant::Text("äx".into()).to_array(&DataType::Utf8, len);
+            let text = Constant::Text("äx".into()).to_array(&DataType::Utf8, len).unwrap();
             assert_eq!(text.as_string::<i32>().iter().flatten().collect::<Vec<_>>(), vec!["äx"; len]);
-            let null = Constant::Null.to_array(&DataType::Date32, len);
+            let null = Constant::Null.to_array(&DataType::Date32, len).unwrap();
             assert_eq!((null.len(), null.null_count()), (len, len));
         }
         let date = constant("1970-01-03", &DataType::Date32);
         assert_eq!(
-            date.to_array(&DataType::Date32, 2).as_primitive::<arrow_array::types::Date32Type>().values(),
+            date.to_array(&DataType::Date32, 2).unwrap().as_primitive::<arrow_array::types::Date32Type>().values(),
             &[2, 2]
         );
         assert_eq!(date, Constant::Date(2));

@@ -13,7 +13,9 @@ use arrow_schema::{
     ArrowError, DECIMAL32_MAX_PRECISION, DECIMAL64_MAX_PRECISION, DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION,
     DataType, Field, FieldRef, Fields, Schema, TimeUnit,
 };
+use parquet::errors::ParquetError;
 
+use super::parquet_columns::TOO_MUCH_TEXT;
 use super::{Fragment, RowGroupRef, Snapshot, Storing, partition};
 use crate::cast;
 use crate::error::{Error, Result};
@@ -285,6 +287,7 @@ fn wider(left: &DataType, right: &DataType) -> Option<DataType> {
 /// # Errors
 ///
 /// [`Error::Cast`] for a value that does not fit: bytes that are not text, or a time beyond the finer unit's range.
+/// [`Error::Decode`] for more text of a folder than can be read at once.
 pub(super) fn conform(
     snapshot: &Snapshot,
     row_group: RowGroupRef,
@@ -294,6 +297,12 @@ pub(super) fn conform(
     storing: &dyn Storing,
 ) -> Result<RecordBatch> {
     let fragment = snapshot.fragment(row_group);
+    let undecodable = |column: Option<String>, source: ParquetError| Error::Decode {
+        url: fragment.object.url.clone(),
+        row_group: row_group.index as usize,
+        column,
+        source: Box::new(source),
+    };
     let mut roots: Vec<usize> = projection.iter().filter_map(|&column| fragment.columns[column]).collect();
     roots.sort_unstable();
     let mut columns = Vec::with_capacity(projection.len());
@@ -303,7 +312,9 @@ pub(super) fn conform(
         let place = fragment.columns[column].and_then(|root| roots.binary_search(&root).ok());
         let array = match place.map(|place| &arrays[place]) {
             None => match fragment.constant(column) {
-                Some(constant) => constant.to_array(field.data_type(), num_rows),
+                Some(constant) => constant.to_array(field.data_type(), num_rows).map_err(|_| {
+                    undecodable(Some(field.name().clone()), ParquetError::General(TOO_MUCH_TEXT.to_owned()))
+                })?,
                 None => new_null_array(field.data_type(), num_rows),
             },
             Some(array) if storing.may_hold(array, field.data_type()) => Arc::clone(array),
@@ -320,12 +331,7 @@ pub(super) fn conform(
     }
     let schema = Arc::new(Schema::new_with_metadata(fields, snapshot.schema.metadata().clone()));
     let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
-    RecordBatch::try_new_with_options(schema, columns, &options).map_err(|source| Error::Decode {
-        url: fragment.object.url.clone(),
-        row_group: row_group.index as usize,
-        column: None,
-        source: Box::new(source.into()),
-    })
+    RecordBatch::try_new_with_options(schema, columns, &options).map_err(|source| undecodable(None, source.into()))
 }
 
 /// Returns a column's field with the type of `array`, which has some of its rows.

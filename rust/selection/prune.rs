@@ -240,7 +240,7 @@ impl Statistics<'_> {
         let index = self.schema.index_of(&column.name).ok()?;
         let Some(root) = self.fragment.columns[index] else {
             let constant = self.fragment.constant(index)?;
-            return Some(constant.to_array(self.schema.field(index).data_type(), self.num_containers()));
+            return constant.to_array(self.schema.field(index).data_type(), self.num_containers()).ok();
         };
         let file_schema = self.fragment.reader.schema();
         let parquet_schema = self.fragment.reader.parquet_schema();

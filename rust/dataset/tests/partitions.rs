@@ -151,3 +151,19 @@ fn statistics_and_costs_know_the_values() {
     let cost = of("l=de").read_cost(&layout, 0, &(0..10), 0);
     assert_eq!((cost.fetched, cost.decoded), (0, 60));
 }
+
+#[test]
+fn a_long_value_is_read_in_parts_that_offsets_reach() {
+    let value = "x".repeat(1 << 20);
+    let key = format!("d/l={value}/0.parquet");
+    let recording = block_on(Recording::of([(key.as_str(), parquet(&numbers("a", 0..2048)))]));
+    let snapshot = Arc::new(block_on(open_folder(&recording, "s3://bucket/d/")));
+    let fragment = &snapshot.fragments[0];
+    let layout = crate::dataset::ColumnLayout::new(&snapshot, fragment, &[0, 1], u64::MAX);
+    let parts = fragment.cut_by_cost(&layout, 0, 0..2048, 0, (u64::MAX, u64::MAX), false);
+    assert_eq!(parts, [0..1024, 1024..2048]);
+    let read = RowGroupRead::try_new(&snapshot, snapshot.row_groups[0], &[1].into(), RowSet::All, 2048).unwrap();
+    let error = read.decode_at_once(Vec::<bytes::Bytes>::new()).unwrap_err().to_string();
+    assert!(error.starts_with("cannot decode column `l` in row group 0 of "), "{}", &error[..100]);
+    assert!(error.contains("more than 2 GiB of text; ask for fewer rows"), "{}", &error[error.len() - 200..]);
+}

@@ -135,18 +135,17 @@ fn copy(source: &Source, piece: &Piece, column: usize, width: usize, out: &mut M
 fn add_labels(columns: &mut Vec<(String, Tensor)>, lengths: &[(usize, bool)], labels: &Labels) {
     let Some((_, tensor)) = columns.get(labels.of) else { return };
     let width = labels.ignored.len();
-    let mut values = tensor.values.as_slice().to_vec();
+    let mut values = MutableBuffer::with_capacity(tensor.values.len());
+    values.extend_from_slice(&tensor.values);
     let mut start = 0;
     for &(len, is_tokens) in lengths {
         let ignored_len = if is_tokens { 1.min(len) } else { len };
-        for label in values[start * width..(start + ignored_len) * width].chunks_exact_mut(width) {
+        for label in values.as_slice_mut()[start * width..(start + ignored_len) * width].chunks_exact_mut(width) {
             label.copy_from_slice(&labels.ignored);
         }
         start += len;
     }
-    let mut aligned = MutableBuffer::with_capacity(values.len());
-    aligned.extend_from_slice(&values);
-    let tensor = Tensor { values: aligned.into(), ..tensor.clone() };
+    let tensor = Tensor { values: values.into(), ..tensor.clone() };
     match columns.iter_mut().find(|(name, _)| name == LABELS) {
         Some((_, labels)) => *labels = tensor,
         None => columns.push((LABELS.to_owned(), tensor)),

@@ -30,7 +30,8 @@ impl Open {
         is_decided.then(|| self.alive.clone())
     }
 
-    /// Returns the probability that any of `rows` is kept, given the `likely` shares of each part; `None` if unknown.
+    /// Returns the probability that any of `rows` is kept, given the `likely` shares of each part. If that of an
+    /// undecided part is unknown, returns 0.
     pub(super) fn chance(&self, likely: &[Option<Cow<'_, Shares>>], rows: &Range<u32>) -> f64 {
         let open = likely.iter().zip(&self.unknown).filter(|(_, unknown)| **unknown != RowSet::None);
         let share: f64 = open.map(|(likely, _)| likely.as_ref().map_or(0.0, |shares| shares.of(rows))).product();

@@ -225,6 +225,10 @@ impl PlannedBatch {
     }
 }
 
+/// Memory of a planned batch itself: twice its size, for the unused places of the queue that it is in, and because even
+/// its smallest lists take an allocation each.
+const PLANNED_BATCH_BYTES: u64 = 2 * size_of::<PlannedBatch>() as u64;
+
 /// Memory per row of a planned batch: its part and its number, and its name during planning.
 const PLANNED_ROW_BYTES: u64 = 24;
 
@@ -234,7 +238,8 @@ const PLANNED_PIECE_BYTES: u64 = 32;
 /// Returns the memory of the plan of a batch.
 pub(super) fn planned_bytes(num_rows: usize, num_pieces: usize) -> u64 {
     let of_rows = PLANNED_ROW_BYTES.saturating_mul(num_rows as u64);
-    of_rows.saturating_add(PLANNED_PIECE_BYTES.saturating_mul(num_pieces as u64))
+    let of_pieces = PLANNED_PIECE_BYTES.saturating_mul(num_pieces as u64);
+    PLANNED_BATCH_BYTES.saturating_add(of_rows).saturating_add(of_pieces)
 }
 
 /// Records for each of `pieces` which of its rows are needed.

@@ -19,7 +19,7 @@ use parquet::file::properties::WriterProperties;
 
 use super::held::Held;
 use super::holes::Holes;
-use super::piece::{Fetched, Gathered, PieceKey, Task};
+use super::piece::{Fetched, Gathered, PieceKey, PlannedBatch, Task};
 use super::scheduler::Scheduler;
 use super::{BatchStream, Cause, Most, Polled, StreamOptions};
 use crate::config;
@@ -183,17 +183,18 @@ const PART_BYTES: u64 = 10 << 20;
 
 /// A scheduler for a hundred row groups of ten rows, `PART_BYTES` each, in dataset order.
 fn scheduler(batch_rows: u32, limit: u64) -> Scheduler {
-    scheduler_of(PART_BYTES, batch_rows, limit)
+    scheduler_of(100, PART_BYTES, batch_rows, limit)
 }
 
-fn scheduler_of(part_bytes: u64, batch_rows: u32, limit: u64) -> Scheduler {
-    let spans = (0..100).map(|row_group| Span { row_group, start: 0, end: 10, num_kept: 10 });
+fn scheduler_of(num_row_groups: u32, part_bytes: u64, batch_rows: u32, limit: u64) -> Scheduler {
+    let spans = (0..num_row_groups).map(|row_group| Span { row_group, start: 0, end: 10, num_kept: 10 });
     let plan = Arc::new(EpochPlan::new(spans.collect(), Order::Sequential, 0));
     let cost = ReadCost { fetched: part_bytes, decoded: part_bytes, ..ReadCost::default() };
     let planned = Arc::clone(&plan);
     let cut = move |piece| vec![Part { kept: planned.piece(piece).kept, cost }];
     let holes = Holes::new(Vec::new(), Some(u64::MAX), HoleUnits::default());
-    Scheduler::new(plan, Share::whole(1000, batch_rows), limit, part_bytes / 10, holes, cut)
+    let share = Share::whole(u64::from(num_row_groups) * 10, batch_rows);
+    Scheduler::new(plan, share, limit, part_bytes / 10, holes, cut)
 }
 
 /// Returns a part that has come, and whose footer tells its decoded size or not.
@@ -227,6 +228,18 @@ fn no_more_is_asked_for_at_first_than_a_window() {
 }
 
 #[test]
+fn no_more_small_batches_are_planned_than_take_a_part_of_the_limit() {
+    const LIMIT: u64 = 16 << 20;
+    for batch_rows in [1, 2, 5] {
+        let mut scheduler = scheduler_of(10_000, 100, batch_rows, LIMIT);
+        let num_batches = asked(&mut scheduler).len() as u64 * 10 / u64::from(batch_rows);
+        let of_batches = num_batches * size_of::<PlannedBatch>() as u64;
+        assert!((LIMIT / 64..LIMIT / 8).contains(&of_batches), "{num_batches} batches of {batch_rows} rows");
+        assert!((of_batches..LIMIT / 4).contains(&scheduler.usage().memory_bytes), "{:?}", scheduler.usage());
+    }
+}
+
+#[test]
 fn parts_are_decoded_at_once_unless_the_first_has_to_tell_how_large_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let reader = reader(&dataset(folder.path()), &[0], 1 << 30);
@@ -253,7 +266,7 @@ fn rows_many_times_as_large_as_the_footers_say_stay_within_the_limit() {
         Held::new(&rows.schema(), rows)
     };
     // A fifth of that.
-    let mut scheduler = scheduler_of(10 << 10, 10, LIMIT);
+    let mut scheduler = scheduler_of(100, 10 << 10, 10, LIMIT);
     let (mut under_way, mut num_rows) = (VecDeque::new(), 0);
     while !scheduler.is_done() {
         while under_way.len() < 8

@@ -21,13 +21,14 @@ const EXCESS_SIXTEENTHS: u64 = 3;
 impl Scheduler {
     /// Plans the next block, if there is room for it.
     pub(super) fn plan_block(&mut self) -> Result<(), TooLarge> {
+        if self.is_planned_to_end || !self.queue.is_empty() {
+            return Ok(());
+        }
         // One block ahead of the one that is being gathered, unless not even two batches fit.
-        let num_waiting = self.batches.iter().filter(|batch| batch.is_missing_pieces()).count();
-        let is_block_held = self.queue.is_empty() && num_waiting == 0;
-        let num_ungathered = self.batches.len() - self.num_ready;
         let block_len = self.block_len();
         let max_ungathered = if self.max_block_len == 1 { 0 } else { block_len };
-        if is_block_held && num_ungathered <= max_ungathered && !self.is_planned_to_end {
+        let num_ungathered = self.batches.len() - self.num_ready;
+        if num_ungathered <= max_ungathered && !self.batches.iter().any(PlannedBatch::is_missing_pieces) {
             self.block += 1;
             for _ in 0..block_len {
                 if !self.plan_batch()? {

@@ -64,6 +64,7 @@ impl Scheduler {
     pub(super) fn end_before(&mut self, number: u64) {
         self.end = number;
         self.is_planned_to_end = true;
+        self.end_walk();
         let index = index_of(number, self.num_delivered).min(self.batches.len());
         for batch in self.batches.split_off(index) {
             let planned = batch.planned_bytes();

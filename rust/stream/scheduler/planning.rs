@@ -34,7 +34,11 @@ impl Scheduler {
     pub(super) fn plan_ahead(&mut self) -> Result<(), TooLarge> {
         if self.block == 0 {
             let max_planned = (self.max_planned_rows() / self.batch_rows()).max(MIN_READY_BATCHES + 1);
-            while self.queue.is_empty() && self.batches.len() < max_planned && self.plan_batch()? {}
+            while !self.is_planned_to_end
+                && self.queue.is_empty()
+                && self.batches.len() < max_planned
+                && self.plan_batch()?
+            {}
             return Ok(());
         }
         self.plan_block()

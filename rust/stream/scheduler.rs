@@ -416,8 +416,7 @@ impl Scheduler {
 
     fn next_fetch(&mut self) -> Result<Step, TooLarge> {
         let Some(&key) = self.queue.front() else { return Ok(Step::Wait) };
-        let awaits_first_batch = self.awaits_first_batch();
-        let Some(resident) = self.residents.get_mut(&key) else {
+        let Some(resident) = self.residents.get(&key) else {
             self.queue.pop_front();
             return Ok(Step::Again);
         };
@@ -425,9 +424,10 @@ impl Scheduler {
         let exceeds_window =
             self.undecoded_bytes > 0 && self.undecoded_bytes.saturating_add(fetched) > self.fetch_window;
         let is_of_first_batch = resident.waiting.first().is_none_or(|&first| first == 0);
-        if exceeds_window || awaits_first_batch && !is_of_first_batch {
+        if exceeds_window || !is_of_first_batch && self.awaits_first_batch() {
             return Ok(Step::Wait);
         }
+        let Some(resident) = self.residents.get_mut(&key) else { return Ok(Step::Again) };
         if self.block > 0 && !resident.wanted.is_empty() {
             let num_rows = resident.num_rows() as usize;
             resident.keep = wanted_rows(&mut resident.wanted, num_rows);
@@ -483,9 +483,12 @@ impl Scheduler {
             if matches!(resident.stage, Stage::Fetching) {
                 num_parts += 1;
                 num_bytes = num_bytes.saturating_add(resident.part.cost.fetched);
+                if num_parts > FEW_PARTS && num_bytes > FEW_BYTES {
+                    return true;
+                }
             }
         }
-        num_parts > FEW_PARTS && num_bytes > FEW_BYTES
+        false
     }
 
     /// Returns whether no progress is possible unless something is given up.

@@ -155,10 +155,15 @@ impl Filter {
 
     /// Returns whether no row with a NULL in the dataset's column `column` can pass.
     pub(crate) fn rejects_null(&self, column: usize, snapshot: &Arc<Snapshot>) -> bool {
+        if !self.columns.contains(&column) {
+            return false;
+        }
+        let name = snapshot.schema.field(column).name();
         split_conjunction(&self.expr).into_iter().any(|part| {
-            let part = Self::from_expr(self.text.clone(), part.clone(), snapshot);
-            part.columns == [column]
-                && Evaluator::try_new(snapshot, &part.expr, &part.columns, &part.text)
+            let read = part.column_refs();
+            !read.is_empty()
+                && read.iter().all(|read| read.name == *name)
+                && Evaluator::try_new(snapshot, part, &[column], &self.text)
                     .is_ok_and(|evaluator| evaluator.rejects_nulls())
         })
     }

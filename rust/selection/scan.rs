@@ -325,32 +325,38 @@ impl Scan {
             );
         }
         let num_in_flight = self.num_in_flight(connections[0], &pieces);
-        let mut done: Vec<(usize, BooleanBuffer)> = stream::iter(pieces.into_iter().enumerate())
+        // In the smallest form, since they count against no limit until all are known.
+        let mut done: Vec<(usize, Range<u32>, RowSet)> = stream::iter(pieces.into_iter().enumerate())
             .map(|(number, (open, piece))| async move {
                 let is_last = piece.rows.end == open.row_group.num_rows;
                 let is_whole = is_last && piece.rows.start == 0;
-                let alive = mask(&open.alive, &piece.rows);
-                let passed = self.pass(connections, &open, 0, piece, alive).await?;
+                let (rows, alive) = (piece.rows.clone(), mask(&open.alive, &piece.rows));
+                let passed = RowSet::from_mask(self.pass(connections, &open, 0, piece, alive).await?);
                 let known = self.payload.as_ref().filter(|(_, first)| is_whole && open.place >= *first);
                 if let Some((payload, _)) = known {
-                    payload.read(open.row_group, &RowSet::from_mask(passed.clone()));
+                    payload.read(open.row_group, &passed);
                 }
                 progress.advance(u64::from(is_last));
-                Ok::<_, Error>((number, passed))
+                Ok::<_, Error>((number, rows, passed))
             })
             .buffer_unordered(num_in_flight)
             .try_collect()
             .await?;
-        done.sort_unstable_by_key(|(number, _)| *number);
-        let mut done = done.into_iter().map(|(_, passed)| passed);
-        let sets = open.iter().map(|open| {
-            let num_rows = open.row_group.num_rows as usize;
-            let mut mask = BooleanBufferBuilder::new(num_rows);
-            while mask.len() < num_rows {
-                let Some(passed) = done.next() else { break };
-                mask.append_buffer(&passed);
+        done.sort_unstable_by_key(|(number, ..)| *number);
+        let mut done = done.into_iter().map(|(_, rows, passed)| (rows, passed));
+        let sets = open.iter().map_while(|open| {
+            let num_rows = open.row_group.num_rows;
+            let (rows, mut passed) = done.next()?;
+            if rows.end < num_rows {
+                let mut whole = BooleanBufferBuilder::new(num_rows as usize);
+                whole.append_buffer(&mask(&passed, &rows));
+                while whole.len() < num_rows as usize {
+                    let (rows, passed) = done.next()?;
+                    whole.append_buffer(&mask(&passed, &(0..rows.end - rows.start)));
+                }
+                passed = RowSet::from_mask(whole.finish());
             }
-            (open.place, RowSet::from_mask(mask.finish()))
+            Some((open.place, passed))
         });
         Ok(sets.collect())
     }

@@ -46,20 +46,25 @@ impl Part {
         Err(Error::Setting { name: "index", reason })
     }
 
-    /// Returns which of the row groups of `sizes` rows belong to this part: those that begin within its share of the
-    /// rows.
-    fn row_groups(self, sizes: &[u32]) -> Range<usize> {
-        let total: u64 = sizes.iter().map(|&rows| u64::from(rows)).sum();
-        let begins_in = |before: u64| u128::from(before) * u128::from(self.num_parts) / u128::from(total.max(1));
-        let mut before = 0;
-        let mut starts = Vec::with_capacity(sizes.len());
-        for &rows in sizes {
-            starts.push(begins_in(before));
-            before += u64::from(rows);
-        }
-        let first_of = |part: u32| starts.partition_point(|start| *start < u128::from(part));
+    /// Returns which of the row groups that begin at `starts`, of `num_rows` rows in total, belong to this part: those
+    /// that begin within its share of the rows.
+    fn row_groups(self, starts: &[u64], num_rows: u64) -> Range<usize> {
+        let share = |part: u32| u128::from(part) * u128::from(num_rows.max(1));
+        let first_of =
+            |part: u32| starts.partition_point(|&start| u128::from(start) * u128::from(self.num_parts) < share(part));
         first_of(self.index)..first_of(self.index + 1)
     }
+}
+
+/// Returns the number of rows before each row group, and of all.
+fn starts_of(sizes: &[u32]) -> (Vec<u64>, u64) {
+    let mut num_rows = 0;
+    let starts = sizes.iter().map(|&rows| {
+        let start = num_rows;
+        num_rows += u64::from(rows);
+        start
+    });
+    (starts.collect(), num_rows)
 }
 
 /// Selected rows of a snapshot. Clones share them.
@@ -106,7 +111,8 @@ impl Subset {
         part: Option<Part>,
         selection: Selection,
     ) -> Result<Self, String> {
-        let mine = part.map_or(0..sizes.len(), |part| part.row_groups(&sizes));
+        let (starts, num_rows) = starts_of(&sizes);
+        let mine = part.map_or(0..sizes.len(), |part| part.row_groups(&starts, num_rows));
         let is_others = |(index, set): (usize, &RowSet)| !mine.contains(&index) && *set != RowSet::None;
         if selection.sets().iter().enumerate().any(is_others) {
             return Err("it keeps rows that belong to another part".into());
@@ -244,12 +250,13 @@ impl Subset {
             }
         }
         let mut sets = vec![RowSet::None; first.sizes.len()];
+        let (starts, num_rows) = starts_of(&first.sizes);
         for index in 0..num_parts {
             let place = Part { index, num_parts };
             let Some(part) = by_index.get(&index) else {
                 return refuse(format!("{} is missing", name_of(Some(place))));
             };
-            let mine = place.row_groups(&first.sizes);
+            let mine = place.row_groups(&starts, num_rows);
             sets[mine.clone()].clone_from_slice(&part.selection.sets()[mine]);
         }
         Ok(Self { query: first.query.clone(), ..first.with_sets(sets) })
@@ -257,7 +264,8 @@ impl Subset {
 
     /// Returns the rows that are in `part` of the row groups.
     pub(crate) fn in_part(&self, part: Part) -> Self {
-        let mine = part.row_groups(&self.sizes);
+        let (starts, num_rows) = starts_of(&self.sizes);
+        let mine = part.row_groups(&starts, num_rows);
         let sets = self.selection.sets().iter().enumerate();
         let sets = sets.map(|(index, set)| if mine.contains(&index) { set.clone() } else { RowSet::None });
         Self { part: Some(part), ..self.with_sets(sets.collect()) }

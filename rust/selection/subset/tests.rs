@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::super::algebra::SetOperation;
 use super::super::{RowSet, Selection};
-use super::{Part, Subset};
+use super::{Part, Subset, starts_of};
 use crate::error::Error;
 use crate::plan::seed::{Key, Purpose};
 
@@ -96,6 +96,19 @@ proptest! {
         prop_assert_eq!(merged.query(), query.as_deref());
         let saved: Vec<Subset> = parts.iter().map(|part| Subset::from_bytes(&part.to_bytes(), "x").unwrap()).collect();
         prop_assert_eq!(saved, parts);
+    }
+
+    #[test]
+    fn a_row_group_belongs_to_the_part_in_whose_share_it_begins(
+        sizes in prop::collection::vec(0_u32..300, 0..20), num_parts in 1_u32..9,
+    ) {
+        let (starts, num_rows) = starts_of(&sizes);
+        for index in 0..num_parts {
+            let mine = Part::try_new(index, num_parts).unwrap().row_groups(&starts, num_rows);
+            let is_mine = |place: &usize| starts[*place] * u64::from(num_parts) / num_rows.max(1) == u64::from(index);
+            let expected: Vec<usize> = (0..sizes.len()).filter(is_mine).collect();
+            prop_assert_eq!(mine.collect::<Vec<_>>(), expected);
+        }
     }
 
     #[test]

@@ -148,23 +148,58 @@ impl Dataset {
             );
             return Err(Error::Setting { name: "indices", reason });
         }
-        let (rows, numbers) = self.find(access, &unique);
-        let mut restriction = self.restriction().clone();
+        self.select_kept(access, &kept, &unique)
+    }
+
+    /// Keeps the rows numbered `range` of `access`, the dataset's own, as far as there are any.
+    ///
+    /// Takes time and memory in proportion to the selection, or to the rows if they have an order of their own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for values of a query that cannot be kept.
+    pub fn select_slice(&self, access: &RowAccess, range: Range<u64>) -> Result<Self> {
+        let answer = access.answer();
+        // A query may also have values of its own.
+        if self.query().is_some() || answer.order().is_some() {
+            let numbers: Vec<u64> = (range.start..range.end.min(answer.num_rows())).collect();
+            let kept = access.kept_numbers(&numbers);
+            let mut unique = kept.clone();
+            unique.sort_unstable();
+            return self.select_kept(access, &kept, &unique);
+        }
+        let rows = Arc::new(answer.selection().slice(self.snapshot(), &range));
+        let selected = self.restricted_to(&rows, None);
+        // They have already passed the filters.
+        selected.adopt_answer(Answer::of_selection(rows));
+        Ok(selected)
+    }
+
+    /// Keeps the rows numbered `kept` among those of `access`, in that order; `unique` are the same, ascending.
+    fn select_kept(&self, access: &RowAccess, kept: &[u64], unique: &[u64]) -> Result<Self> {
+        let (rows, numbers) = self.find(access, unique);
         let place = |kept: &u64| unique.partition_point(|other| other < kept);
         let number = |kept: &u64| numbers.get(place(kept)).copied();
         // A query has its own order, so even dataset order is a different one.
         let has_order = self.query().is_some() || kept != unique;
-        restriction.order = has_order.then(|| kept.iter().filter_map(number).collect());
+        let row_order = has_order.then(|| kept.iter().filter_map(number).collect());
         let order = (kept != unique).then(|| kept.iter().map(|kept| place(kept) as u64).collect());
-        let rows = Arc::new(rows);
-        let subset = Subset::of(self.snapshot(), Arc::clone(&rows), None, None);
-        restriction.texts.push(format!("rows {}", subset.digest()));
-        restriction.rows = Some(Arc::clone(&rows));
-        let selected = self.with_restriction(restriction);
+        let selected = self.restricted_to(&Arc::new(rows), row_order);
         // They have already passed the filters.
         let answer = access.answer().only(self.snapshot(), &numbers).map_err(|error| attached_error(&error))?;
         selected.adopt_answer(answer.in_order(order));
         Ok(selected)
+    }
+
+    /// Returns the dataset restricted to `rows`, some of its own, in the order of their numbers over all rows of the
+    /// snapshot that is given, if any.
+    fn restricted_to(&self, rows: &Arc<Selection>, order: Option<Arc<[u64]>>) -> Self {
+        let mut restriction = self.restriction().clone();
+        let subset = Subset::of(self.snapshot(), Arc::clone(rows), None, None);
+        restriction.texts.push(format!("rows {}", subset.digest()));
+        restriction.rows = Some(Arc::clone(rows));
+        restriction.order = order;
+        self.with_restriction(restriction)
     }
 
     /// Keeps the row groups of one of `num_parts` parts, which are consecutive and have about as many rows each.

@@ -434,10 +434,10 @@ class Dataset(_MapStyle):
                 return self
             return self._of(native.select_ranges([(start, stop)] if start < stop else []))
         if stop is not None and (beginning := self._beginning(stop)) is not None:
-            return self._of(beginning.select_rows(range(start, stop)))
+            return self._of(beginning.select_slice(start, stop))
         num_rows = self._evaluate()
         stop = num_rows if stop is None else min(stop, num_rows)
-        return self if (start, stop) == (0, num_rows) else self._of(native.select_rows(range(start, stop)))
+        return self if (start, stop) == (0, num_rows) else self._of(native.select_slice(start, stop))
 
     def _beginning(self, n: int) -> _lib.Dataset | None:
         """Returns a dataset of at least the first `n` kept rows, if filters can find these without reading the others.

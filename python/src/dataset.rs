@@ -361,6 +361,12 @@ impl PyDataset {
         self.restricted(py.detach(|| self.dataset.select_rows(access, &indices)))
     }
 
+    /// The rows numbered from `start` to `stop`, for a dataset whose selection is known.
+    fn select_slice(&self, py: Python<'_>, start: u64, stop: u64) -> PyResult<Self> {
+        let access = self.access()?;
+        self.restricted(py.detach(|| self.dataset.select_slice(access, start..stop)))
+    }
+
     /// The row groups of one shard out of `num_shards`.
     fn shard(&self, index: u32, num_shards: u32) -> PyResult<Self> {
         self.restricted(self.dataset.shard(index, num_shards))

@@ -110,8 +110,41 @@ fn selection(snapshot: &Snapshot, keep: &[bool]) -> Selection {
     Selection::of_sizes(sizes.iter().copied().map(set).collect(), &sizes)
 }
 
+/// Returns which of 300 rows to keep: all, none, long or short runs.
+fn kept() -> impl Strategy<Value = Vec<bool>> {
+    let runs = |longest| prop::collection::vec((any::<bool>(), 1_usize..longest), 1..20);
+    let bits = |runs: Vec<(bool, usize)>| {
+        runs.iter().cycle().flat_map(|&(keep, len)| std::iter::repeat_n(keep, len)).take(300).collect::<Vec<_>>()
+    };
+    prop_oneof![Just(vec![(true, 1)]), Just(vec![(false, 1)]), runs(3), runs(150)].prop_map(bits)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_slice_selects_what_its_row_numbers_select(
+        keep in kept(), reverses in any::<bool>(), bounds in prop::collection::vec((0_u64..320, 0_u64..320), 8),
+    ) {
+        let keys = ["d/1.parquet", "d/2.parquet", "d/3.parquet"];
+        let bodies = [0, 100, 200].map(|first| parquet(&rows(first, 100), false));
+        let dataset = block_on(async { open(&Recording::of(keys.into_iter().zip(bodies)).await).await });
+        let selection = Arc::new(selection(dataset.snapshot(), &keep));
+        let num_rows = selection.num_rows();
+        let order: Option<Arc<[u64]>> = reverses.then(|| (0..num_rows).rev().collect());
+        let access = RowAccess::new(&dataset, Arc::new(Answer::of_selection(selection).in_order(order)), MEMORY_BYTES);
+        for (start, stop) in bounds.into_iter().chain([(0, num_rows), (0, u64::MAX), (1, num_rows.saturating_sub(1))]) {
+            let numbers: Vec<i64> = (start..stop.min(num_rows)).map(|number| i64::try_from(number).unwrap()).collect();
+            let expected = dataset.select_rows(&access, &numbers).unwrap();
+            let sliced = dataset.select_slice(&access, start..stop).unwrap();
+            prop_assert_eq!(sliced.restriction_texts(), expected.restriction_texts());
+            prop_assert_eq!(sliced.restriction_bytes(), expected.restriction_bytes());
+            let (sliced, expected) = (sliced.known_answer().unwrap(), expected.known_answer().unwrap());
+            prop_assert_eq!(sliced.num_rows(), numbers.len() as u64);
+            prop_assert_eq!(sliced.selection().sets(), expected.selection().sets());
+            prop_assert_eq!(sliced.order(), expected.order());
+        }
+    }
 
     #[test]
     fn rows_by_number_are_those_of_a_full_read(

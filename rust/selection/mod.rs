@@ -308,6 +308,22 @@ impl Selection {
         self.starts.get_or_init(|| made)
     }
 
+    /// Returns those of the kept rows whose numbers among them are in `range`, as far as there are any.
+    pub(crate) fn slice(&self, snapshot: &Snapshot, range: &Range<u64>) -> Self {
+        let bounds = self.starts(snapshot).windows(2);
+        let sets = self.rows.iter().zip(&snapshot.row_groups).zip(bounds).map(|((set, of), bounds)| {
+            // The row group's own number for a kept row.
+            let own = |number: u64| u32::try_from(number.clamp(bounds[0], bounds[1]) - bounds[0]).unwrap_or(u32::MAX);
+            let extent = set.extent(0..of.num_rows, own(range.start)..own(range.end));
+            match set.within(extent, of.num_rows) {
+                // What is left may be smaller as runs.
+                RowSet::Mask(mask) => RowSet::from_mask(mask),
+                other => other,
+            }
+        });
+        Self::of_sets(snapshot, sets.collect(), self.report)
+    }
+
     /// Evaluates the conjunction of the filters.
     ///
     /// Reads the predicate columns of the rows that statistics do not decide: in one round trip, and up to two more if

@@ -68,6 +68,25 @@ def test_they_are_slices(rows: fb.Dataset, kind: str, steps: list[tuple[bool, in
     assert [pa.record_batch(batch)["id"].to_pylist() for batch in resumed] == whole[len(begun) :]
 
 
+KEPT: dict[str, Callable[[fb.Dataset], fb.Dataset]] = KINDS | {
+    "runs": lambda ds: ds.filter("id BETWEEN 20 AND 200 OR id > 290"),
+    "all": lambda ds: ds.filter("id >= 0"),
+    "a selection": lambda ds: ds.select(ds.filter("key < 20").selection()),
+}
+
+
+@given(kind=st.sampled_from(sorted(KEPT)), n=numbers, is_take=st.booleans())
+def test_they_are_what_their_row_numbers_select(rows: fb.Dataset, kind: str, n: int, is_take: bool) -> None:
+    num_rows = len(KEPT[kind](rows))
+    numbers = range(num_rows)[:n] if is_take else range(num_rows)[n:]
+    ds = KEPT[kind](rows)
+    ds = ds.take(n) if is_take else ds.skip(n)
+    if len(numbers) < num_rows:
+        selected = KEPT[kind](rows).select(numbers)
+        assert (ids(ds), len(ds)) == (ids(selected), len(selected))
+        assert ds.batches(7).state_dict() == selected.batches(7).state_dict()
+
+
 def test_all_rows_are_the_dataset_itself(rows: fb.Dataset) -> None:
     kept = rows.filter("key < 11")
     for ds in (rows, kept):

@@ -41,7 +41,6 @@ impl Open {
 
 /// Returns the rows of `set` in `runs`, which are ascending and disjoint, of a row group of `num_rows` rows.
 pub(super) fn intersect(set: &RowSet, runs: Vec<Range<u32>>, num_rows: u32) -> RowSet {
-    let mut mask = BooleanBufferBuilder::new(0);
     let mut kept: Vec<Range<u32>> = Vec::with_capacity(runs.len());
     for run in runs.into_iter().flat_map(|run| set.runs(run).collect::<Vec<_>>()) {
         match kept.last_mut() {
@@ -49,14 +48,7 @@ pub(super) fn intersect(set: &RowSet, runs: Vec<Range<u32>>, num_rows: u32) -> R
             _ => kept.push(run),
         }
     }
-    match &kept[..] {
-        [] => RowSet::None,
-        [all] if *all == (0..num_rows) => RowSet::All,
-        _ => {
-            append(&mut mask, kept.iter().cloned(), 0..num_rows);
-            RowSet::from_mask(mask.finish())
-        }
-    }
+    RowSet::from_runs(kept, num_rows)
 }
 
 /// Returns one bit for each row of `rows`: set for those in `set`.

@@ -123,7 +123,7 @@ impl Payload {
             let shares = judge.likely(open);
             let fragment = self.snapshot.fragment(open.row_group);
             let mut extents = fragment.extents(&self.columns, open.row_group.index);
-            extents.retain(|extent| open.alive.count(extent.rows.clone()) > 0);
+            extents.retain(|extent| open.alive.has(extent.rows.clone()));
             let in_vain = extents.iter().map(|extent| {
                 let unlikely = 1.0 - open.chance(&shares, &extent.rows);
                 part(extent.bytes.end - extent.bytes.start, unlikely)
@@ -150,7 +150,7 @@ impl Payload {
             RowSet::All => fragment.chunk_ranges(&self.columns, row_group.index),
             some => {
                 let extents = fragment.extents(&self.columns, row_group.index).into_iter();
-                extents.filter(|extent| some.count(extent.rows.clone()) > 0).map(|extent| extent.bytes).collect()
+                extents.filter(|extent| some.has(extent.rows.clone())).map(|extent| extent.bytes).collect()
             }
         }
     }

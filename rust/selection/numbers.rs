@@ -87,7 +87,7 @@ pub(super) fn is_lossy(from: &DataType, to: &DataType) -> bool {
 /// Returns whether a cast keeps the order of values: not if it keeps only the time of day, or the truth value of a
 /// number. Nor does one between an instant and the local time of a zone, which may have daylight saving time; and the
 /// engine does not shift the literal.
-fn keeps_order(from: &DataType, to: &DataType) -> bool {
+pub(super) fn keeps_order(from: &DataType, to: &DataType) -> bool {
     use DataType::{Boolean, Time32, Time64, Timestamp};
     match (value_type(from), value_type(to)) {
         (from, Boolean) => *from == Boolean,

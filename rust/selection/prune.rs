@@ -26,7 +26,7 @@ use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::file::metadata::RowGroupMetaData;
 
 use super::floats::{self, has_floats};
-use super::sql;
+use super::{numbers, sql};
 use crate::cast;
 use crate::dataset::Fragment;
 use crate::walk::Walk;
@@ -64,7 +64,7 @@ impl Pruner {
         let read = schema.project(columns).map_or_else(|_| Arc::clone(schema), Arc::new);
         let predicate = |expr: Expr| {
             let df_schema = DFSchema::try_from(Arc::clone(&read)).ok()?;
-            let physical = sql::session().create_physical_expr(without_cases(expr).ok()?, &df_schema).ok()?;
+            let physical = sql::session().create_physical_expr(decidable(expr, &df_schema).ok()?, &df_schema).ok()?;
             let pruning =
                 PruningPredicateBuilder::new().with_file_schema(Arc::clone(&read)).try_build(physical).ok()?;
             (!pruning.always_true()).then_some(pruning)
@@ -207,15 +207,25 @@ fn is_null_only_by_columns(filter: &Expr, schema: &SchemaRef) -> bool {
     DFSchema::try_from(required).is_ok_and(|schema| filter.nullable(&schema).is_ok_and(|nullable| !nullable))
 }
 
-/// Replaces every condition on a `CASE` by true: no statistics decide one, and the engine would format its text, whose
-/// length doubles with each nested `CASE`.
-fn without_cases(expr: Expr) -> PlanResult<Expr> {
+/// Replaces every condition that statistics must not decide by true.
+///
+/// That is one on a `CASE`: no statistics decide it, and the engine would format its text, whose length doubles with
+/// each nested `CASE`. And one on a cast of which bounds are not bounds: our own filters [hide](numbers) those, but the
+/// filters of another engine do not. A `TRY_CAST` may wrap around instead of failing.
+fn decidable(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
+    let is_undecidable = |node: &Expr| {
+        Ok(match node {
+            Expr::Case(_) | Expr::TryCast(_) => true,
+            Expr::Cast(cast) => !numbers::keeps_order(&cast.expr.get_type(schema)?, cast.field.data_type()),
+            _ => false,
+        })
+    };
     let known = expr.transform_down(|node| {
         if let Expr::BinaryExpr(BinaryExpr { op: Operator::And | Operator::Or, .. }) = node {
             return Ok(Transformed::no(node));
         }
-        let has_case = node.exists(|part| Ok(matches!(part, Expr::Case(_))))?;
-        Ok(Transformed::new(if has_case { lit(true) } else { node }, has_case, TreeNodeRecursion::Jump))
+        let is_hidden = node.exists(is_undecidable)?;
+        Ok(Transformed::new(if is_hidden { lit(true) } else { node }, is_hidden, TreeNodeRecursion::Jump))
     })?;
     Ok(known.data)
 }

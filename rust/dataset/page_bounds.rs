@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use arrow_array::ArrayRef;
+use arrow_schema::DataType;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::basic::{ColumnOrder, SortOrder, Type as PhysicalType};
 use parquet::file::metadata::{ColumnChunkMetaData, ColumnIndexBuilder};
@@ -88,7 +89,7 @@ impl Fragment {
         let leaf = self.flat_leaf(root)?;
         let group = self.row_group(row_group);
         let num_pages = self.offset_index(row_group, leaf).map_or(1, |index| index.page_locations().len());
-        if num_pages > 1 || !self.has_ordered_bounds(leaf, group.column(leaf)) {
+        if num_pages > 1 || !self.has_usable_bounds(root, leaf, group.column(leaf)) {
             return None;
         }
         let schema = self.reader.schema();
@@ -98,9 +99,9 @@ impl Fragment {
         Some(PageBounds { first_rows: vec![0], mins, maxes, null_counts: None })
     }
 
-    /// Returns whether the bounds of a leaf's chunk follow the order of its type. Even if the footer does not say so,
-    /// those of signed numbers do: they have no other order.
-    pub(crate) fn has_ordered_bounds(&self, leaf: usize, column: &ColumnChunkMetaData) -> bool {
+    /// Returns whether the bounds of a chunk of a root column's leaf are values of its type, and follow its order. Even
+    /// if the footer does not say so, those of signed numbers do: they have no other order.
+    pub(crate) fn has_usable_bounds(&self, root: usize, leaf: usize, column: &ColumnChunkMetaData) -> bool {
         use PhysicalType::{DOUBLE, FLOAT, INT32, INT64};
         let is_ordered = match self.reader.metadata().file_metadata().column_order(leaf) {
             ColumnOrder::TYPE_DEFINED_ORDER(_) => true,
@@ -111,7 +112,9 @@ impl Fragment {
             }
             _ => false,
         };
-        is_ordered && !has_deprecated_bounds(column)
+        is_ordered
+            && !has_deprecated_bounds(column)
+            && has_whole_decimals(self.reader.schema().field(root).data_type(), column)
     }
 
     /// Returns the only leaf of a root column that is not nested.
@@ -127,6 +130,19 @@ fn has_deprecated_bounds(column: &ColumnChunkMetaData) -> bool {
     // Statistics without bounds count as deprecated, too.
     let has_bound = |found: &Statistics| found.min_bytes_opt().is_some() || found.max_bytes_opt().is_some();
     column.statistics().is_some_and(|found| found.is_min_max_deprecated() && has_bound(found))
+}
+
+/// Returns whether bounds that are decimals in bytes have as many as a number of their type may have. The converter
+/// panics on others.
+fn has_whole_decimals(data_type: &DataType, column: &ColumnChunkMetaData) -> bool {
+    let data_type = if let DataType::Dictionary(_, values) = data_type { values.as_ref() } else { data_type };
+    let is_of_bytes = matches!(column.column_type(), PhysicalType::BYTE_ARRAY | PhysicalType::FIXED_LEN_BYTE_ARRAY);
+    if !is_of_bytes || !data_type.is_decimal() {
+        return true;
+    }
+    let is_whole = |bound: &[u8]| data_type.primitive_width().is_some_and(|width| (1..=width).contains(&bound.len()));
+    let bounds = column.statistics().map(|found| [found.min_bytes_opt(), found.max_bytes_opt()]);
+    bounds.into_iter().flatten().flatten().all(is_whole)
 }
 
 /// A column index in its serialized form.

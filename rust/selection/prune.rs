@@ -257,7 +257,9 @@ impl Statistics<'_> {
         let converter =
             StatisticsConverter::try_new(file_schema.field(root).name(), file_schema, parquet_schema).ok()?;
         let leaf = converter.parquet_column_index()?;
-        if !self.row_groups().iter().all(|row_group| self.fragment.has_ordered_bounds(leaf, row_group.column(leaf))) {
+        let is_usable =
+            |row_group: &RowGroupMetaData| self.fragment.has_usable_bounds(root, leaf, row_group.column(leaf));
+        if !self.row_groups().iter().all(is_usable) {
             return None;
         }
         cast::widen_bounds(&read(&converter, self.row_groups())?, self.schema.field(index).data_type()).ok()

@@ -506,6 +506,19 @@ def test_a_dictionary_that_is_not_before_its_data_is_none(offset: int, has_index
     assert len(ds.filter("text LIKE '%7'")) == 10
 
 
+@pytest.mark.parametrize("bound", [hostile.MIN_VALUE, hostile.MAX_VALUE])
+@pytest.mark.parametrize("num_bytes", [0, 17, 1000])
+def test_a_bound_that_is_no_decimal_decides_nothing(num_bytes: int, bound: int, tmp_path: Path):
+    def claim(footer: Struct) -> None:
+        footer[ROW_GROUPS][1][COLUMNS][0][METADATA][hostile.STATISTICS][bound] = bytes(num_bytes)
+
+    table = pa.table({"d": pa.array(range(100), pa.decimal128(20, 2))})
+    (tmp_path / "x.parquet").write_bytes(hostile.with_footer(hostile.parquet(table, row_group_size=50), claim))
+    ds = fb.load_dataset(tmp_path, split="train")
+    assert len(ds.filter("d > 95")) == 4
+    assert len(ds.filter("d BETWEEN 20 AND 70")) == 51
+
+
 @pytest.mark.parametrize("condition", ["n IS NOT NULL", "array_length(n) > 1"])
 def test_a_filter_on_a_list_that_is_longer_than_its_footer_says_is_an_error(condition: str, tmp_path: Path):
     (tmp_path / "short.parquet").write_bytes(null_bomb(1000, 1))

@@ -38,6 +38,7 @@ mod reason;
 mod sample;
 mod saved;
 mod scan;
+mod sought;
 pub(crate) mod sql;
 mod subset;
 #[cfg(test)]

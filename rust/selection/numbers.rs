@@ -97,7 +97,8 @@ pub(super) fn keeps_order(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-fn value_type(data_type: &DataType) -> &DataType {
+/// Returns the type of the values of a dictionary; any other as it is.
+pub(super) fn value_type(data_type: &DataType) -> &DataType {
     if let DataType::Dictionary(_, values) = data_type { values } else { data_type }
 }
 

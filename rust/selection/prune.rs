@@ -1,4 +1,5 @@
-//! Decides rows by statistics alone: here by those of row groups; [`super::pages`] and [`super::bloom`] use others.
+//! Decides rows by statistics alone: here by those of row groups; [`super::pages`] and [`super::bloom`] use others, and
+//! [`super::sought`] compares them with long lists.
 //!
 //! A row group is dropped if the statistics exclude every row, and taken whole, unread, if they prove that every row
 //! passes. Both use DataFusion's pruning, the second with the filter negated; since a negation says nothing about
@@ -26,6 +27,7 @@ use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::file::metadata::RowGroupMetaData;
 
 use super::floats::{self, has_floats};
+use super::sought::Sought;
 use super::{numbers, sql};
 use crate::cast;
 use crate::dataset::Fragment;
@@ -48,9 +50,9 @@ pub(super) struct Pruner {
     schema: SchemaRef,
     /// Columns of the dataset that the filter reads.
     columns: Vec<usize>,
-    passes: Option<PruningPredicate>,
+    passes: Option<Predicate>,
     /// The negation, if "never false" means "always true": not NULL unless a column is.
-    fails: Option<PruningPredicate>,
+    fails: Option<Predicate>,
     /// Whether no row passes whose float is `NaN`.
     rejects_nan: bool,
 }
@@ -67,7 +69,7 @@ impl Pruner {
             let physical = sql::session().create_physical_expr(decidable(expr, &df_schema).ok()?, &df_schema).ok()?;
             let pruning =
                 PruningPredicateBuilder::new().with_file_schema(Arc::clone(&read)).try_build(physical).ok()?;
-            (!pruning.always_true()).then_some(pruning)
+            (!pruning.always_true()).then(|| Predicate::new(pruning))
         };
         let fails =
             if is_null_only_by_columns(filter, &read) { sql::negated(filter, &read).and_then(predicate) } else { None };
@@ -91,8 +93,8 @@ impl Pruner {
         statistics: &impl PruningStatistics,
         has_no_nulls: impl Fn(usize) -> bool,
     ) -> Vec<Verdict> {
-        let ask = |pruning: &Option<PruningPredicate>, has_float_maxes: bool| {
-            pruning.as_ref().and_then(|p| p.prune(&Usable { statistics, has_float_maxes }).ok())
+        let ask = |predicate: &Option<Predicate>, has_float_maxes: bool| {
+            predicate.as_ref().and_then(|predicate| predicate.may_pass(&Usable { statistics, has_float_maxes }))
         };
         let (may_pass, may_fail) = (ask(&self.passes, self.rejects_nan), ask(&self.fails, false));
         (0..statistics.num_containers())
@@ -115,13 +117,35 @@ impl Pruner {
 
     /// Returns the columns that must have one of some values for a row to pass.
     pub(super) fn sought_columns(&self) -> Vec<usize> {
-        let guarantees = self.passes.iter().flat_map(PruningPredicate::literal_guarantees);
+        let guarantees = self.passes.iter().flat_map(|predicate| predicate.pruning.literal_guarantees());
         let sought = guarantees.filter(|guarantee| guarantee.guarantee == Guarantee::In);
         let mut columns: Vec<usize> =
             sought.filter_map(|guarantee| self.schema.index_of(&guarantee.column.name).ok()).collect();
         columns.sort_unstable();
         columns.dedup();
         columns
+    }
+}
+
+/// A filter, or its negation, as a predicate on statistics.
+#[derive(Debug)]
+struct Predicate {
+    pruning: PruningPredicate,
+    /// Its lists that are too long for `pruning`.
+    lists: Vec<Sought>,
+}
+
+impl Predicate {
+    fn new(pruning: PruningPredicate) -> Self {
+        let lists = pruning.literal_guarantees().iter().filter_map(Sought::of).collect();
+        Self { pruning, lists }
+    }
+
+    /// Returns for each container whether a row of it may pass.
+    fn may_pass(&self, statistics: &impl PruningStatistics) -> Option<Vec<bool>> {
+        let mut may_pass = self.pruning.prune(statistics).ok()?;
+        self.lists.iter().for_each(|list| list.narrow(statistics, &mut may_pass));
+        Some(may_pass)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Selecting: which rows, and which requests are made for them.
 
 mod floats;
+mod lists;
 mod payload;
 
 use std::sync::Arc;

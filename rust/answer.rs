@@ -59,16 +59,14 @@ impl Answer {
     ) -> Result<Self, ArrowError> {
         let has_columns = attached.num_columns() > 0;
         if rows.is_sorted() {
-            let selection = Arc::new(Selection::of_rows(snapshot, &rows, counts));
+            let selection = Arc::new(Selection::of_rows(snapshot, rows, counts));
             return Ok(Self { selection, order: None, attached: has_columns.then_some(attached) });
         }
         // There may be as many rows as memory holds, so each list is dropped as soon as the next one is made from it.
         let mut places: Vec<usize> = (0..rows.len()).collect();
         places.sort_unstable_by_key(|&place| rows[place]);
-        let sorted: Vec<u64> = places.iter().map(|&place| rows[place]).collect();
+        let selection = Selection::of_rows(snapshot, places.iter().map(|&place| rows[place]), counts);
         drop(rows);
-        let selection = Arc::new(Selection::of_rows(snapshot, &sorted, counts));
-        drop(sorted);
         let order = is_ordered.then(|| {
             let mut order: Arc<[u64]> = std::iter::repeat_n(0, places.len()).collect();
             // Nobody else holds it yet.
@@ -85,21 +83,21 @@ impl Answer {
         } else {
             None
         };
-        Ok(Self { selection, order, attached })
+        Ok(Self { selection: Arc::new(selection), order, attached })
     }
 
     /// Returns the answer restricted to the rows numbered `rows`, which are ascending.
-    pub(crate) fn only(&self, snapshot: &Snapshot, rows: &[u64]) -> Result<Self, ArrowError> {
-        let selection = Selection::of_rows(snapshot, rows, self.selection.report());
+    pub(crate) fn only(&self, snapshot: &Snapshot, rows: impl IntoIterator<Item = u64>) -> Result<Self, ArrowError> {
+        let selection = Arc::new(Selection::of_rows(snapshot, rows, self.selection.report()));
         if self.order.is_none() && self.attached.is_none() {
-            return Ok(Self::of_selection(Arc::new(selection)));
+            return Ok(Self::of_selection(selection));
         }
         // For each kept row: whether it stays, and its new position.
-        let mut wanted = rows.iter().peekable();
+        let mut wanted = selection.row_numbers(snapshot).peekable();
         let mut places: Vec<Option<u64>> = Vec::new();
         let mut num_kept = 0;
         for number in self.selection.row_numbers(snapshot) {
-            let stays = wanted.next_if_eq(&&number).is_some();
+            let stays = wanted.next_if_eq(&number).is_some();
             places.push(stays.then_some(num_kept));
             num_kept += u64::from(stays);
         }
@@ -109,7 +107,7 @@ impl Answer {
             let kept = places.iter().zip(0..).filter_map(|(place, index)| place.map(|_| index));
             arrow_select::take::take_record_batch(attached, &UInt64Array::from_iter_values(kept))
         });
-        Ok(Self { selection: Arc::new(selection), order, attached: attached.transpose()? })
+        Ok(Self { selection, order, attached: attached.transpose()? })
     }
 
     /// Returns the answer in another order, given as positions among the kept rows in dataset order.
@@ -188,23 +186,26 @@ impl Answer {
 
 impl Selection {
     /// Returns the selection of `rows`, numbered over all rows of the snapshot and ascending.
-    pub(crate) fn of_rows(snapshot: &Snapshot, rows: &[u64], report: crate::selection::Report) -> Self {
-        let (mut first, mut next) = (0_u64, 0);
+    pub(crate) fn of_rows(
+        snapshot: &Snapshot,
+        rows: impl IntoIterator<Item = u64>,
+        report: crate::selection::Report,
+    ) -> Self {
+        let (mut first, mut rows) = (0_u64, rows.into_iter().peekable());
         let sets = snapshot.row_groups.iter().map(|row_group| {
             let end = first + u64::from(row_group.num_rows);
-            let here = rows[next..].partition_point(|&row| row < end);
-            let set = match here {
-                0 => RowSet::None,
-                _ => {
-                    let mut mask = BooleanBufferBuilder::new(row_group.num_rows as usize);
-                    mask.append_n(row_group.num_rows as usize, false);
-                    for &row in &rows[next..next + here] {
-                        mask.set_bit(usize::try_from(row - first).unwrap_or(usize::MAX), true);
-                    }
-                    RowSet::from_mask(mask.finish())
+            let is_wanted = rows.peek().is_some_and(|row| *row < end);
+            let set = if is_wanted {
+                let mut mask = BooleanBufferBuilder::new(row_group.num_rows as usize);
+                mask.append_n(row_group.num_rows as usize, false);
+                while let Some(row) = rows.next_if(|row| *row < end) {
+                    mask.set_bit(usize::try_from(row - first).unwrap_or(usize::MAX), true);
                 }
+                RowSet::from_mask(mask.finish())
+            } else {
+                RowSet::None
             };
-            (first, next) = (end, next + here);
+            first = end;
             set
         });
         Self::of_sets(snapshot, sets.collect(), report)

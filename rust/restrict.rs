@@ -186,7 +186,7 @@ impl Dataset {
         let order = (kept != unique).then(|| kept.iter().map(|kept| place(kept) as u64).collect());
         let selected = self.restricted_to(&Arc::new(rows), row_order);
         // They have already passed the filters.
-        let answer = access.answer().only(self.snapshot(), &numbers).map_err(|error| attached_error(&error))?;
+        let answer = access.answer().only(self.snapshot(), numbers).map_err(|error| attached_error(&error))?;
         selected.adopt_answer(answer.in_order(order));
         Ok(selected)
     }
@@ -260,8 +260,8 @@ impl Dataset {
     pub(crate) fn restricted_answer(&self, answer: Answer) -> Result<Answer> {
         let Some(rows) = self.restriction().rows() else { return Ok(answer) };
         let both = Arc::new(self.both(rows, answer.selection()));
-        let numbers: Vec<u64> = both.row_numbers(self.snapshot()).collect();
-        let answer = answer.only(self.snapshot(), &numbers).map_err(|error| attached_error(&error))?;
+        let numbers = both.row_numbers(self.snapshot());
+        let answer = answer.only(self.snapshot(), numbers).map_err(|error| attached_error(&error))?;
         Ok(match self.given_order(&both) {
             None => answer,
             Some(order) => answer.in_order((!order.is_sorted()).then_some(order)),

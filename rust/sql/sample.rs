@@ -3,6 +3,7 @@
 //! A Bernoulli sample decides each row by its own random number, drawn from the seed and the row's number in the
 //! dataset; a sample of a given size takes the rows with the smallest random numbers.
 
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use datafusion::common::{Result as PlanResult, plan_err};
@@ -46,25 +47,34 @@ impl Sample {
         mixed(mixed(row.wrapping_add(GOLDEN)) ^ mixed(self.seed.wrapping_add(GOLDEN.rotate_left(32))))
     }
 
-    /// Returns the sampled rows of `rows`, which are ascending.
-    pub(super) fn of(self, rows: impl Iterator<Item = u64>) -> Vec<u64> {
+    /// Returns the sampled rows of `rows`, both ascending. Only a sample of a given size is held.
+    pub(super) fn of(self, rows: impl Iterator<Item = u64> + 'static) -> Box<dyn Iterator<Item = u64>> {
         match self.size {
             Size::Part(part) => {
                 let bound = bound_of(part);
-                rows.filter(|&row| bound.is_none_or(|bound| self.draw(row) < bound)).collect()
+                Box::new(rows.filter(move |&row| bound.is_none_or(|bound| self.draw(row) < bound)))
             }
-            Size::Rows(num_rows) => {
-                let num_rows = usize::try_from(num_rows).unwrap_or(usize::MAX);
-                let mut drawn: Vec<(u64, u64)> = rows.map(|row| (self.draw(row), row)).collect();
-                if num_rows < drawn.len() {
-                    drawn.select_nth_unstable(num_rows);
-                    drawn.truncate(num_rows);
-                }
-                let mut rows: Vec<u64> = drawn.into_iter().map(|(_, row)| row).collect();
-                rows.sort_unstable();
-                rows
+            Size::Rows(num_rows) => Box::new(self.first(num_rows, rows).into_iter()),
+        }
+    }
+
+    /// Returns the `num_rows` rows with the smallest random numbers.
+    fn first(self, num_rows: u64, rows: impl Iterator<Item = u64>) -> Vec<u64> {
+        // The largest comes first.
+        let mut drawn: BinaryHeap<(u64, u64)> = BinaryHeap::new();
+        for row in rows {
+            let pair = (self.draw(row), row);
+            if (drawn.len() as u64) < num_rows {
+                drawn.push(pair);
+            } else if let Some(mut largest) = drawn.peek_mut()
+                && pair < *largest
+            {
+                *largest = pair;
             }
         }
+        let mut rows: Vec<u64> = drawn.into_iter().map(|(_, row)| row).collect();
+        rows.sort_unstable();
+        rows
     }
 }
 
@@ -164,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_part_is_about_that_part_and_grows_with_it() {
-        let of = |part| Sample { seed: 7, size: Size::Part(part) }.of(0..100_000);
+        let of = |part| Sample { seed: 7, size: Size::Part(part) }.of(0..100_000).collect::<Vec<_>>();
         let (tenth, half) = (of(0.1), of(0.5));
         assert!((9_600..10_400).contains(&tenth.len()) && (49_300..50_700).contains(&half.len()));
         assert!(tenth.iter().all(|row| half.binary_search(row).is_ok()));
@@ -174,10 +184,22 @@ mod tests {
 
     #[test]
     fn a_number_of_rows_is_that_many_and_the_seed_chooses() {
-        let of = |seed| Sample { seed, size: Size::Rows(100) }.of(0..1000);
+        let of = |seed| Sample { seed, size: Size::Rows(100) }.of(0..1000).collect::<Vec<_>>();
         assert_eq!(of(1).len(), 100);
         assert_ne!(of(1), of(2));
         assert_eq!(of(1), of(1));
-        assert_eq!(Sample { seed: 1, size: Size::Rows(9) }.of(0..5), [0, 1, 2, 3, 4]);
+        let whole = Sample { seed: 1, size: Size::Rows(9) };
+        assert_eq!(whole.of(0..5).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+        assert_eq!(Sample { size: Size::Rows(0), ..whole }.of(0..5).count(), 0);
+    }
+
+    #[test]
+    fn a_number_of_rows_are_those_with_the_smallest_random_numbers() {
+        let sample = Sample { seed: 3, size: Size::Rows(70) };
+        let mut drawn: Vec<_> = (0..1000).map(|row| (sample.draw(row), row)).collect();
+        drawn.sort_unstable();
+        let mut expected: Vec<u64> = drawn[..70].iter().map(|(_, row)| *row).collect();
+        expected.sort_unstable();
+        assert_eq!(sample.of(0..1000).collect::<Vec<_>>(), expected);
     }
 }

@@ -99,7 +99,7 @@ pub(super) async fn open(
     if let Some(sample) = sample {
         answer = Arc::new(
             answer
-                .only(dataset.snapshot(), &sample.of(answer.selection().row_numbers(dataset.snapshot())))
+                .only(dataset.snapshot(), sample.of(answer.selection().row_numbers(dataset.snapshot())))
                 .map_err(|error| Error::Internal { reason: error.to_string() })?,
         );
     }

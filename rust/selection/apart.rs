@@ -45,7 +45,7 @@ pub(crate) fn from_simplifier(expr: Expr, schema: &DFSchema) -> PlanResult<Expr>
             Expr::BinaryExpr(BinaryExpr { left, op, right }) if is_match(op) && !is_plain(op, &right) => {
                 Transformed::yes(Expr::BinaryExpr(BinaryExpr { left, op, right: Box::new(without_like(*right)) }))
             }
-            Expr::ScalarFunction(call) => match call.name() {
+            Expr::ScalarFunction(mut call) => match call.name() {
                 "regexp_like" => Transformed::yes(Expr::ScalarFunction(matched_apart(call))),
                 "date_part" => Transformed::yes(Expr::ScalarFunction(with_known_years(call))),
                 name if OF_LISTS.contains(&name) => Transformed::yes(unless_null(call)?),
@@ -59,6 +59,10 @@ pub(crate) fn from_simplifier(expr: Expr, schema: &DFSchema) -> PlanResult<Expr>
                     }
                 }
                 name if TRIED_CASTS.contains(&name) => {
+                    let to = Expr::ScalarFunction(call.clone()).get_type(schema)?;
+                    if let Some(operand) = call.args.first_mut() {
+                        *operand = numbers::checked_millis(std::mem::take(operand), &to, schema)?;
+                    }
                     Transformed::yes(numbers::kept_apart(Expr::ScalarFunction(call)))
                 }
                 _ => Transformed::no(Expr::ScalarFunction(call)),

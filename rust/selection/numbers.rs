@@ -9,7 +9,7 @@
 use std::sync::{Arc, LazyLock};
 
 use arrow_array::{ArrayRef, Datum, make_array};
-use arrow_schema::{ArrowError, DataType, Field, FieldRef};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, TimeUnit};
 use datafusion::arrow::compute::kernels::numeric;
 use datafusion::common::tree_node::Transformed;
 use datafusion::common::utils::take_function_args;
@@ -17,7 +17,7 @@ use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, Scalar
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
-    Signature, Volatility,
+    Signature, TryCast, Volatility,
 };
 
 use crate::walk::Walk;
@@ -41,7 +41,10 @@ pub(crate) fn checked_numbers(expr: Expr, schema: &DFSchema) -> PlanResult<Expr>
             Expr::Negative(negated) if negated.get_type(schema)?.is_signed_integer() => {
                 Transformed::yes(Operation::Negate.call(vec![*negated]))
             }
-            Expr::TryCast(cast) => Transformed::yes(Operation::Keep.call(vec![Expr::TryCast(cast)])),
+            Expr::TryCast(TryCast { expr, field }) => {
+                let expr = Box::new(checked_millis(*expr, field.data_type(), schema)?);
+                Transformed::yes(kept_apart(Expr::TryCast(TryCast { expr, field })))
+            }
             Expr::Cast(cast) => {
                 let (from, to) = (cast.expr.get_type(schema)?, cast.field.data_type());
                 if must_stay(&from, to) {
@@ -54,6 +57,18 @@ pub(crate) fn checked_numbers(expr: Expr, schema: &DFSchema) -> PlanResult<Expr>
         })
     })?;
     Ok(checked.data)
+}
+
+/// Returns the operand of a `TRY_CAST` to `to`; a date in milliseconds becomes a time in them first, if that is of a
+/// finer unit: Arrow multiplies the date without a check, but not the time.
+pub(super) fn checked_millis(operand: Expr, to: &DataType, schema: &DFSchema) -> PlanResult<Expr> {
+    use TimeUnit::{Microsecond, Millisecond, Nanosecond};
+    let is_finer = matches!(value_type(to), DataType::Timestamp(Microsecond | Nanosecond, _));
+    if !is_finer || *value_type(&operand.get_type(schema)?) != DataType::Date64 {
+        return Ok(operand);
+    }
+    let time = TryCast::new(Box::new(operand), DataType::Timestamp(Millisecond, None));
+    Ok(kept_apart(Expr::TryCast(time)))
 }
 
 /// Returns whether a cast must not be moved from a column to what that is compared with, or to its bounds.

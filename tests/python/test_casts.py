@@ -80,3 +80,16 @@ def test_statistics_keep_what_the_rows_keep(column, target, by_statistics_and_wi
                 for dataset in by_statistics_and_without
             )
             assert by_statistics == by_rows, condition
+
+
+@pytest.mark.parametrize("cast", ["TRY_CAST(d AS TIMESTAMP)", "arrow_try_cast(d, 'Timestamp(ns)')"])
+def test_a_date_in_milliseconds_that_is_no_time_is_null(tmp_path, cast):
+    dates = pa.array([dt.date(9999, 12, 31), dt.date(2024, 5, 1), None], pa.date64())
+    pq.write_table(pa.table({"row": range(3), "d": dates}), tmp_path / "a.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    assert pa.types.is_date64(ds.schema.field("d").type)
+    assert pa.table(ds.filter(f"{cast} < TIMESTAMP '1900-01-01'"))["row"].to_pylist() == []
+    assert pa.table(ds.filter(f"{cast} IS NULL"))["row"].to_pylist() == [0, 2]
+    found = pa.table(ds.query(f"SELECT {cast} AS t FROM dataset ORDER BY row"))["t"].to_pylist()
+    assert found[0] is found[2] is None
+    assert found[1] == dt.datetime(2024, 5, 1)

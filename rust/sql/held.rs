@@ -1,14 +1,13 @@
-//! Counts the size of an answer while its rows arrive, so that one that is too large is refused early.
+//! Counts what an answer takes while its rows arrive, so that one that takes too much is refused early.
 
 use arrow_array::{Array, RecordBatch};
 
 use crate::error::Error;
 
-/// A lower bound for the size of an answer, updated while its rows arrive.
+/// A lower bound for what an answer takes until it is made, updated while its rows arrive.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     limit_bytes: u64,
-    is_ordered: bool,
     last: u64,
     is_out_of_order: bool,
     num_rows: u64,
@@ -16,8 +15,8 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new(limit_bytes: u64, is_ordered: bool) -> Self {
-        Self { limit_bytes, is_ordered, ..Self::default() }
+    pub(super) fn new(limit_bytes: u64) -> Self {
+        Self { limit_bytes, ..Self::default() }
     }
 
     /// Adds some rows and the values that are kept with them.
@@ -34,14 +33,34 @@ impl Held {
 
     /// Returns the error for an answer that is already too large.
     pub(super) fn refusal(&self, sql: &str) -> Option<Error> {
-        let has_order = self.is_ordered && self.is_out_of_order;
-        let bytes = self.value_bytes + if has_order { self.num_rows * size_of::<u64>() as u64 } else { 0 };
+        // The rows' numbers are held until all are there, and then sorted beside them.
+        let num_lists = if self.is_out_of_order { 2 } else { 1 };
+        let bytes = self.value_bytes + self.num_rows * num_lists * size_of::<u64>() as u64;
         (bytes > self.limit_bytes).then(|| too_large(sql.to_owned(), self.limit_bytes, bytes))
     }
 }
 
 /// Returns the error for an answer that takes `bytes`.
 pub(super) fn too_large(sql: String, limit_bytes: u64, bytes: u64) -> Error {
-    let reason = format!("its order and the columns of other tables take at least {bytes} bytes");
+    let reason = format!("its rows, their order and the columns of other tables take at least {bytes} bytes");
     Error::QueryMemory { sql, limit_bytes, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_schema::Schema;
+
+    use super::*;
+
+    #[test]
+    fn row_numbers_count_twice_once_they_have_to_be_sorted() {
+        let none = RecordBatch::new_empty(Arc::new(Schema::empty()));
+        let mut held = Held::new(100);
+        held.add(&(0..12).collect::<Vec<_>>(), &none);
+        assert!(held.refusal("q").is_none());
+        held.add(&[3], &none);
+        assert!(held.refusal("q").unwrap().to_string().contains("at least 208 bytes"));
+    }
 }

@@ -148,7 +148,7 @@ impl Running {
             execute_stream(physical, context).map_err(|error| self.failed(error))?
         };
         let schema = batches.schema();
-        let mut held = Held::new(self.memory_limit, is_ordered);
+        let mut held = Held::new(self.memory_limit);
         let (sql, num_rows) = (sql::shortened(&self.text), dataset.snapshot().num_rows);
         let collecting = io.spawn(async move {
             let (mut rows, mut found) = (Vec::new(), Vec::new());

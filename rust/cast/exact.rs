@@ -22,7 +22,7 @@ pub(super) fn exact(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowEr
     };
     let there = strict(array, to)?;
     if let DataType::Timestamp(_, zone) = to
-        && is_text(array.data_type())
+        && array.data_type().is_string()
     {
         check_offsets(array, zone.is_some())?;
     }
@@ -58,10 +58,6 @@ fn check_offsets(array: &ArrayRef, is_wanted: bool) -> Result<(), ArrowError> {
     }))
 }
 
-pub(super) fn is_text(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
-}
-
 /// Returns values in a type for comparison, NULL if they cannot be converted.
 fn seen_as(array: &ArrayRef, witness: &DataType) -> Result<ArrayRef, ArrowError> {
     let seen = if array.data_type() == witness { Arc::clone(array) } else { arrow_cast::cast(array, witness)? };
@@ -71,7 +67,7 @@ fn seen_as(array: &ArrayRef, witness: &DataType) -> Result<ArrayRef, ArrowError>
 /// Returns the types in which values and results are compared; if there are none, arrow's errors are the only check.
 fn witnesses(from: &DataType, to: &DataType) -> Vec<DataType> {
     use DataType::{Date32, Date64, Decimal32, Decimal64, Decimal128, Decimal256, Null, Time32, Time64, Timestamp};
-    let is_text = is_text(from);
+    let is_text = from.is_string();
     match (from, to) {
         // As many digits before the point, and all that are left after it.
         (

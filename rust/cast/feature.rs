@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef, StructArray, new_null_array};
 use arrow_schema::{ArrowError, DataType, Fields, TimeUnit};
 
-use super::exact::{exact, is_text};
+use super::exact::exact;
 use super::{strict, wider};
 
 /// The fields that a medium is stored as.
@@ -32,14 +32,14 @@ pub(super) fn featured(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Arro
 /// Returns whether non-struct values become structs: the bytes or paths of media.
 pub(super) fn is_medium(from: &DataType, to: &DataType) -> bool {
     let DataType::Struct(fields) = to else { return false };
-    (is_text(from) || is_binary(from)) && [BYTES, PATH].iter().all(|name| fields.find(name).is_some())
+    (from.is_string() || is_binary(from)) && [BYTES, PATH].iter().all(|name| fields.find(name).is_some())
 }
 
 /// Returns media structs for values that are only the bytes or only the paths.
 fn medium(array: &ArrayRef, fields: &Fields) -> Result<ArrayRef, ArrowError> {
     let part = match array.data_type() {
         data_type if is_binary(data_type) => BYTES,
-        data_type if is_text(data_type) => PATH,
+        data_type if data_type.is_string() => PATH,
         other => return Err(ArrowError::CastError(format!("`{other}` is no medium"))),
     };
     let children = fields.iter().map(|field| match field.name() == part {
@@ -65,8 +65,8 @@ fn in_utc(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
 fn may_round(from: &DataType, to: &DataType) -> bool {
     match to {
         DataType::Boolean => true,
-        to if is_text(to) || is_binary(to) => true,
-        to if to.is_floating() => from.is_floating() || from.is_decimal() || is_text(from),
+        to if to.is_string() || is_binary(to) => true,
+        to if to.is_floating() => from.is_floating() || from.is_decimal() || from.is_string(),
         to => to.is_decimal() && from.is_floating(),
     }
 }

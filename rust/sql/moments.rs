@@ -278,7 +278,7 @@ impl Moment {
             DataType::Time32(_) | DataType::Time64(_) => {
                 let value = time_of(literal)?;
                 let count = count(&value.cast_to(&DataType::Time64(TimeUnit::Nanosecond)).ok()?)?;
-                let is_foreign = !is_text(&value.data_type()) && value.data_type() != *of_column;
+                let is_foreign = !value.data_type().is_string() && value.data_type() != *of_column;
                 return Some(Self { count, counted_in: TimeUnit::Nanosecond, of: Clock::Midnight, is_foreign });
             }
             _ => return None,
@@ -305,7 +305,7 @@ impl Moment {
 /// can represent it exactly.
 pub(super) fn of_type(literal: &Expr, data_type: &DataType) -> Option<ScalarValue> {
     let (written, to) = literal_of(literal)?;
-    if is_text(to.unwrap_or(&written.data_type())) {
+    if to.unwrap_or(&written.data_type()).is_string() {
         return None;
     }
     let Unit::Of(unit) = unit_of(data_type)? else { return None };
@@ -338,7 +338,7 @@ pub(super) fn literal_of(expr: &Expr) -> Option<(&ScalarValue, Option<&DataType>
 fn timestamp_of(literal: &Expr, zone: Option<Arc<str>>) -> Option<(ScalarValue, Option<Arc<str>>)> {
     let (value, to) = literal_of(literal)?;
     match (value.data_type(), to) {
-        (text, None) if is_text(&text) => Some((value.clone(), zone)),
+        (text, None) if text.is_string() => Some((value.clone(), zone)),
         (DataType::Utf8, Some(DataType::Timestamp(TimeUnit::Nanosecond, own))) => Some((value.clone(), own.clone())),
         (DataType::Utf8, Some(date @ DataType::Date32)) => Some((value.cast_to(date).ok()?, zone)),
         (DataType::Date32 | DataType::Date64, None) => Some((value.clone(), zone)),
@@ -354,14 +354,14 @@ fn is_of_its_own_zone(literal: &Expr) -> bool {
     let Some((value, Some(DataType::Timestamp(_, None)))) = literal_of(literal) else { return false };
     let read_in = |zone: &str| value.cast_to(&DataType::Timestamp(TimeUnit::Microsecond, Some(zone.into()))).ok();
     let instants = [read_in("+00:00"), read_in("+01:00")].map(|instant| instant.as_ref().and_then(count));
-    is_text(&value.data_type()) && instants[0].is_some() && instants[0] == instants[1]
+    value.data_type().is_string() && instants[0].is_some() && instants[0] == instants[1]
 }
 
 /// Returns the value of text or a time of day that is a literal or bound to a parameter.
 fn time_of(literal: &Expr) -> Option<ScalarValue> {
     let (value, to) = literal_of(literal)?;
     match (value.data_type(), to) {
-        (text, None) if is_text(&text) => Some(value.clone()),
+        (text, None) if text.is_string() => Some(value.clone()),
         (DataType::Utf8, Some(time @ DataType::Time64(TimeUnit::Nanosecond))) => value.cast_to(time).ok(),
         (DataType::Time32(_) | DataType::Time64(_), None) => Some(value.clone()),
         _ => None,
@@ -370,10 +370,6 @@ fn time_of(literal: &Expr) -> Option<ScalarValue> {
 
 fn is_moment(literal: &Expr) -> bool {
     literal_of(literal).is_some_and(|(value, to)| matches!(to.unwrap_or(&value.data_type()), DataType::Timestamp(..)))
-}
-
-fn is_text(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
 fn unit_of(data_type: &DataType) -> Option<Unit> {

@@ -47,13 +47,9 @@ fn printed<'a>(function: &impl UDFCoercionExt, values: &'a [Expr], schema: &DFSc
     }
     let taken = fields_with_udf(&fields, function).ok()?;
     let is_printed =
-        |(given, taken): (&FieldRef, &FieldRef)| given.data_type().is_nested() && is_text(taken.data_type());
+        |(given, taken): (&FieldRef, &FieldRef)| given.data_type().is_nested() && taken.data_type().is_string();
     let place = fields.iter().zip(&taken).position(is_printed)?;
     Some((values.get(place)?, fields[place].data_type().clone()))
-}
-
-fn is_text(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
 fn refusal(function: &str, value: &Expr, data_type: &DataType) -> String {

@@ -98,7 +98,7 @@ fn may_make_floats(expr: &Expr, schema: &DFSchema) -> PlanResult<bool> {
 }
 
 /// Returns whether `op` is a comparison.
-pub(super) fn is_comparison(op: Operator) -> bool {
+pub(crate) fn is_comparison(op: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }

@@ -246,7 +246,7 @@ fn balanced(mut terms: Vec<ast::Expr>, op: &ast::BinaryOperator) -> ast::Expr {
 }
 
 /// Takes an expression out of its place.
-fn taken(expr: &mut ast::Expr) -> ast::Expr {
+pub(crate) fn taken(expr: &mut ast::Expr) -> ast::Expr {
     std::mem::replace(expr, ast::Expr::value(ast::Value::Null))
 }
 

@@ -19,6 +19,7 @@ use datafusion::logical_expr::{Between, BinaryExpr, Cast, Expr, ExprSchemable, O
 
 use super::choices::{check_classes, of_call, of_case};
 use super::printed;
+use crate::selection::floats::is_comparison;
 use crate::selection::literals::{negated_if, of_between};
 use crate::selection::sql::balance;
 use crate::walk::Walk;
@@ -209,11 +210,6 @@ fn of_day(day: &Expr, op: Operator, moment: &Expr, unit: TimeUnit) -> Option<Exp
         IsNotDistinctFrom => not(is_distinct()),
         _ => return None,
     })
-}
-
-fn is_comparison(op: Operator) -> bool {
-    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
-    matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
 /// The unit of a column, from coarse to fine.

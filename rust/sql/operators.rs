@@ -18,6 +18,7 @@ use datafusion::sql::sqlparser::ast::{self, BinaryOperator};
 
 use super::parameters::value_of;
 use super::{any, moments};
+use crate::selection::parser::taken;
 use crate::walk;
 
 /// Operators for which the planner would not ask [`Operators`].
@@ -47,11 +48,6 @@ pub(crate) fn planned_here(node: &mut impl ast::VisitMut) {
 fn operator(name: &str, left: &mut ast::Expr, right: &mut ast::Expr) -> ast::Expr {
     let (left, right) = (Box::new(taken(left)), Box::new(taken(right)));
     ast::Expr::BinaryOp { left, op: BinaryOperator::Custom(name.to_owned()), right }
-}
-
-/// Takes an expression out of its place.
-fn taken(expr: &mut ast::Expr) -> ast::Expr {
-    std::mem::replace(expr, ast::Expr::value(ast::Value::Null))
 }
 
 /// Returns a call of a function.

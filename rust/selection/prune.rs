@@ -80,7 +80,7 @@ impl Pruner {
 
     /// Returns the verdict on each row group of `fragment`.
     pub(super) fn judge(&self, fragment: &Fragment) -> Vec<Verdict> {
-        let statistics = Statistics { fragment, schema: &self.schema };
+        let statistics = Statistics::new(fragment, &self.schema, self.bounded_columns());
         let has_no_nulls =
             |row_group| self.columns.iter().all(|&column| fragment.null_count(column, row_group) == Some(0));
         self.ask(&statistics, has_no_nulls)
@@ -258,9 +258,18 @@ fn decidable(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
 struct Statistics<'a> {
     fragment: &'a Fragment,
     schema: &'a SchemaRef,
+    /// The usable lower and upper bounds of columns of the dataset.
+    bounds: Vec<(usize, (ArrayRef, ArrayRef))>,
 }
 
-impl Statistics<'_> {
+impl<'a> Statistics<'a> {
+    /// Reads the bounds of `columns`.
+    fn new(fragment: &'a Fragment, schema: &'a SchemaRef, columns: &[usize]) -> Self {
+        let unread = Self { fragment, schema, bounds: Vec::new() };
+        let bounds = columns.iter().filter_map(|&column| Some((column, unread.usable_bounds(column)?))).collect();
+        Self { bounds, ..unread }
+    }
+
     fn row_groups(&self) -> &[RowGroupMetaData] {
         self.fragment.reader.metadata().row_groups()
     }
@@ -268,10 +277,9 @@ impl Statistics<'_> {
     /// Applies `read` to the column's converter and casts the result to the dataset's type.
     fn bounds(
         &self,
-        column: &Column,
+        index: usize,
         read: impl Fn(&StatisticsConverter<'_>, &[RowGroupMetaData]) -> Option<ArrayRef>,
     ) -> Option<ArrayRef> {
-        let index = self.schema.index_of(&column.name).ok()?;
         let Some(root) = self.fragment.columns[index] else {
             let constant = self.fragment.constant(index)?;
             return constant.to_array(self.schema.field(index).data_type(), self.num_containers()).ok();
@@ -290,19 +298,24 @@ impl Statistics<'_> {
     }
 
     /// Returns the usable lower and upper bounds of a column.
-    fn usable_bounds(&self, column: &Column) -> Option<(ArrayRef, ArrayRef)> {
+    fn usable_bounds(&self, column: usize) -> Option<(ArrayRef, ArrayRef)> {
         let mins = self.bounds(column, |converter, row_groups| converter.row_group_mins(row_groups).ok())?;
         Some(usable(mins, self.bounds(column, |converter, row_groups| converter.row_group_maxes(row_groups).ok())?))
+    }
+
+    fn find(&self, column: &Column) -> Option<&(ArrayRef, ArrayRef)> {
+        let column = self.schema.index_of(&column.name).ok()?;
+        self.bounds.iter().find(|(found, _)| *found == column).map(|(_, bounds)| bounds)
     }
 }
 
 impl PruningStatistics for Statistics<'_> {
     fn min_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.usable_bounds(column).map(|(mins, _)| mins)
+        self.find(column).map(|(mins, _)| Arc::clone(mins))
     }
 
     fn max_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.usable_bounds(column).map(|(_, maxes)| maxes)
+        self.find(column).map(|(_, maxes)| Arc::clone(maxes))
     }
 
     fn num_containers(&self) -> usize {

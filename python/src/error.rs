@@ -82,8 +82,10 @@ fn class_of(error: &Error) -> &'static str {
         Error::RowIndex { .. } => "RowIndexError",
         Error::NotASelection { .. } | Error::SelectionMismatch { .. } => "SelectionError",
         Error::StateMismatch { .. } | Error::NotAState { .. } => "StateError",
-        Error::MemoryLimit { .. } | Error::BatchMemory { .. } | Error::QueryMemory { .. } => "MemoryLimitError",
-        Error::WindowMemory { .. } => "MemoryLimitError",
+        Error::MemoryLimit { .. }
+        | Error::BatchMemory { .. }
+        | Error::QueryMemory { .. }
+        | Error::WindowMemory { .. } => "MemoryLimitError",
         Error::TooManySkipped { .. } => "SkipLimitError",
         Error::NoTensor { .. } => "TensorError",
         Error::Closed { .. } => "ClosedError",

@@ -68,7 +68,11 @@ pub(crate) fn wait_and<T: Send + 'static>(
 
 /// Issues the core's pending messages as Python warnings, all of them; returns the first that the user made an error.
 pub(crate) fn warn(py: Python<'_>) -> PyResult<()> {
-    take_notices().into_iter().fold(Ok(()), |before, notice| before.and(issue(py, notice)))
+    let mut issued = Ok(());
+    for notice in take_notices() {
+        issued = issued.and(issue(py, notice));
+    }
+    issued
 }
 
 fn issue(py: Python<'_>, notice: Notice) -> PyResult<()> {

@@ -239,7 +239,10 @@ fn dense_where(field: &Field, array: &ArrayRef, absent: Option<&NullBuffer>) -> 
     match array.data_type() {
         DataType::FixedSizeList(item, _) => {
             let list = array.as_fixed_size_list();
-            check_present(field, array, rows_of(absent, array).as_ref())?;
+            // Lists of length 0 have no element that could be missed.
+            if elements_in_a_row(array.data_type()) > 0 {
+                check_present(field, array, rows_of(absent, array).as_ref())?;
+            }
             let inner = dense_where(item, list.values(), absent).map_err(|error| renamed(error, field))?;
             let shape = [rows, i64::from(list.value_length())].into_iter().chain(inner.shape[1..].iter().copied());
             shaped(field, Tensor::row_major(inner.element, shape.collect(), inner.values))
@@ -340,7 +343,7 @@ fn expanded(absent: Option<&NullBuffer>, array: &ArrayRef) -> Option<NullBuffer>
     absent.map(|absent| if per_row == 1 { absent.clone() } else { absent.expand(per_row) })
 }
 
-/// Returns which rows of `array` have only absent elements; lists of length 0 have no others.
+/// Returns which rows of `array` have only absent elements.
 fn rows_of(absent: Option<&NullBuffer>, array: &ArrayRef) -> Option<NullBuffer> {
     let absent = absent?;
     let per_row = elements_in_a_row(array.data_type());

@@ -474,7 +474,7 @@ pub enum Error {
 
     /// The memory limit cannot hold the documents that are packed together.
     #[error(
-        "memory_limit of {limit_bytes} bytes is too small: {num_documents} documents for a window of {window} take {held_bytes} bytes; use a smaller `window` in `Pack`, or raise the limit"
+        "memory_limit of {limit_bytes} bytes is too small: {num_documents} documents for a window of {window} take {held_bytes} bytes; raise the limit, or use a smaller `window` in `Pack`, which states do not let you change"
     )]
     WindowMemory {
         /// Number of documents that are packed together.

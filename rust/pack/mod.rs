@@ -126,8 +126,6 @@ pub struct Packer {
     decider: Decider,
     /// Documents that are still needed, in order.
     sources: VecDeque<Source>,
-    /// Their bytes.
-    held_bytes: u64,
     /// Number of documents pushed so far, including those before the first.
     num_documents: u64,
     /// Sequences that are decided but not delivered, each with the mark after it.
@@ -165,7 +163,6 @@ impl Packer {
             memory_bytes: u64::MAX,
             decider,
             sources: VecDeque::new(),
-            held_bytes: 0,
             num_documents: mark.document,
             sequences: VecDeque::new(),
             mark,
@@ -189,6 +186,7 @@ impl Packer {
     /// window take more memory than [allowed](Self::within).
     pub fn push(&mut self, batch: RecordBatch) -> Result<()> {
         let Some(offsets) = offsets(&batch) else { return Ok(()) };
+        let begin = self.first_undecided();
         for (document, pair) in (self.num_documents..).zip(offsets.windows(2)) {
             let decided = match &mut self.decider {
                 Decider::Concat(concat) => concat.push(document, pair[1] - pair[0])?,
@@ -201,22 +199,36 @@ impl Packer {
         let bytes: u64 = sizes.map(|size| size.unwrap_or(0) as u64).sum();
         let source = Source { first: self.num_documents, batch, bytes, offsets };
         self.num_documents = source.end();
-        self.held_bytes += bytes;
         self.sources.push_back(source);
+        self.check_memory(begin)?;
         self.drop_delivered();
-        self.check_memory()
+        Ok(())
     }
 
-    fn check_memory(&self) -> Result<()> {
-        if self.settings.mode != PackMode::BestFit || self.held_bytes <= self.memory_bytes {
+    /// Refuses too large a window that begins with document `begin`.
+    fn check_memory(&self, begin: u64) -> Result<()> {
+        if self.settings.mode != PackMode::BestFit {
+            return Ok(());
+        }
+        let sources = self.sources.range(self.sources.partition_point(|source| source.end() <= begin)..);
+        let held_bytes = sources.clone().map(|source| source.bytes).sum();
+        if held_bytes <= self.memory_bytes {
             return Ok(());
         }
         Err(Error::WindowMemory {
             window: self.settings.window,
             limit_bytes: self.memory_bytes,
-            num_documents: self.sources.iter().map(|source| source.batch.num_rows()).sum(),
-            held_bytes: self.held_bytes,
+            num_documents: sources.map(|source| source.batch.num_rows()).sum(),
+            held_bytes,
         })
+    }
+
+    /// Returns the first document that is not in a sequence yet.
+    fn first_undecided(&self) -> u64 {
+        match &self.decider {
+            Decider::Concat(concat) => concat.first_needed(),
+            Decider::BestFit(best_fit) => best_fit.first_needed(),
+        }
     }
 
     /// Signals that there are no more documents.
@@ -282,15 +294,10 @@ impl Packer {
     fn drop_delivered(&mut self) {
         // Sequences leave in the order of their first documents.
         let decided = self.sequences.front().and_then(|(sequence, _)| sequence.first()).map(|piece| piece.document);
-        let undecided = match &self.decider {
-            Decider::Concat(concat) => concat.first_needed(),
-            Decider::BestFit(best_fit) => best_fit.first_needed(),
-        };
-        let first_needed = decided.unwrap_or(u64::MAX).min(undecided);
+        let first_needed = decided.unwrap_or(u64::MAX).min(self.first_undecided());
         // The last one is kept for the columns' types.
         while self.sources.len() > 1 && self.sources.front().is_some_and(|source| source.end() <= first_needed) {
-            let dropped = self.sources.pop_front();
-            self.held_bytes -= dropped.map_or(0, |source| source.bytes);
+            self.sources.pop_front();
         }
     }
 

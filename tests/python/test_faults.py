@@ -174,7 +174,8 @@ def retrying(seconds: float) -> dict[str, str]:
 
 def patience_of(case: Case) -> float:
     """Returns the seconds for which requests of a case are made again."""
-    return LITTLE if case.error and not case.may_be_exact else ENOUGH
+    # Others end by count, or at once.
+    return LITTLE if fb.StoreTimeoutError in case.error and not case.may_be_exact else ENOUGH
 
 
 def outcome(

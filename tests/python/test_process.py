@@ -373,10 +373,10 @@ def test_python_goes_on_while_forebay_waits():
     threading.Thread(target=open_it, daemon=True).start()
     server.accept()
     start, ticks = time.monotonic(), 0
-    while time.monotonic() - start < 0.5:
+    while ticks < 30 and time.monotonic() - start < 20:
         time.sleep(0.005)
         ticks += 1
     print(ticks, flush=True)
     os._exit(0)
     """
-    assert int(run_python(code)) > 30
+    assert int(run_python(code)) == 30

@@ -160,11 +160,12 @@ mod tests {
 
     #[test]
     fn the_current_client_is_used_while_another_is_made() {
+        const LONG: Duration = Duration::from_secs(60);
         let ((begun, has_begun), (end, is_ended)) = (sync_channel(1), sync_channel::<()>(1));
         let is_ended = std::sync::Mutex::new(is_ended);
         let make = move || {
             begun.send(()).unwrap();
-            is_ended.lock().unwrap().recv().unwrap();
+            is_ended.lock().unwrap().recv_timeout(LONG).unwrap();
             Ok(Arc::new(InMemory::new()) as Arc<dyn ObjectStore>)
         };
         let client = Arc::new(Client::renewed(Arc::new(InMemory::new()), Arc::new(make)));
@@ -172,11 +173,11 @@ mod tests {
         let io = Io::for_scan().unwrap();
         let renewing = Arc::clone(&client);
         let renewing = io.spawn(async move { renewing.renew(0).await });
-        has_begun.recv().unwrap();
+        has_begun.recv_timeout(LONG).unwrap();
         let (sender, receiver) = sync_channel(1);
         let current = Arc::clone(&client);
         let current = io.spawn(async move { sender.send(current.get().1).unwrap() });
-        let number = receiver.recv_timeout(Duration::from_secs(10));
+        let number = receiver.recv_timeout(LONG);
         end.send(()).unwrap();
         assert!(io.block_on(renewing).unwrap());
         io.block_on(current).unwrap();

@@ -251,7 +251,7 @@ mod tests {
             assert!((0..15).all(|_| matches!(stalled(64), Stalled::Ordinary)));
             assert!(matches!(stalled(64), Stalled::TooMany) && !pace.is_calm());
             assert!(matches!(stalled(64), Stalled::Held), "it was under way then");
-            let ended = pace.enter(&mut patience(FIRST_PROBE / 2)).await.unwrap_err();
+            let ended = pace.enter(&mut patience(MS)).await.unwrap_err();
             assert!(ended.to_string().contains("no answer"), "{ended}");
             let mut patient = patience(Duration::from_secs(9));
             assert!(matches!(pace.enter(&mut patient).await.unwrap().stalled(64, "still".into()), Stalled::Held));

@@ -272,11 +272,11 @@ fn a_stall_is_what_ends_a_body_and_not_the_time_that_it_takes() {
         let mut reply = seen.partly(&seen.range(), "\"one\"", 10_000);
         let rest = body()[seen.range()][10_000..].to_vec();
         // Slowly, and forever.
-        let step = if number == 0 { Duration::from_secs(5) } else { 60 * MS };
+        let step = if number == 0 { Duration::from_secs(8) } else { 200 * MS };
         reply.parts.extend(rest.chunks(10_000).map(|bytes| (step, bytes.to_vec())));
         reply
     });
-    let (read, took) = server.read(0..100_000, &[("read_timeout", "300 ms")]);
+    let (read, took) = server.read(0..100_000, &[("read_timeout", "1500 ms")]);
     assert_eq!(read.unwrap(), expected(0..100_000));
     assert_eq!((took.stalled, took.resumed), (1, 1), "{took:?}");
 }

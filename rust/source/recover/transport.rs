@@ -197,6 +197,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn others_go_on_while_certificates_are_read() {
+        const LONG: Duration = Duration::from_secs(60);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ca.pem");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
@@ -205,10 +206,12 @@ mod tests {
         let transport = transport(path.to_str());
         let asked = io.spawn(async move { ask(&transport, "https://127.0.0.1:1/").await.map(drop) });
         // Waits until somebody reads, who then waits for the end.
-        let pipe = std::fs::File::options().write(true).open(&path).unwrap();
+        let (opened, pipe) = std::sync::mpsc::channel();
+        std::thread::spawn(move || opened.send(std::fs::File::options().write(true).open(&path)));
+        let pipe = pipe.recv_timeout(LONG).unwrap().unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
         let other = io.spawn(async move { sender.send(()) });
-        let went_on = receiver.recv_timeout(Duration::from_secs(10));
+        let went_on = receiver.recv_timeout(LONG);
         drop(pipe);
         let failed = io.block_on(asked).unwrap().unwrap_err();
         assert!(causes(&failed).any(|cause| cause.to_string().contains("got none")), "{failed}");

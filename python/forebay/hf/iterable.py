@@ -83,11 +83,17 @@ class IterableDataset(ResumableDataset):
 
     def skip(self, n: int) -> Any:
         """Leaves out the first `n` rows, without reading them."""
-        return self._cut(super().skip(n), lambda part: part.skip(max(operator.index(n), 0)))
+        plain = self._undivided()
+        return (
+            super().skip(n) if plain is None else self._of(plain.with_part(plain.part.skip(max(operator.index(n), 0))))
+        )
 
     def take(self, n: int) -> Any:
         """Keeps the first `n` rows."""
-        return self._cut(super().take(n), lambda part: part.take(max(operator.index(n), 0)))
+        plain = self._undivided()
+        return (
+            super().take(n) if plain is None else self._of(plain.with_part(plain.part.take(max(operator.index(n), 0))))
+        )
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> Any:
         """Keeps one of `num_shards` shards, which together have every row once and differ by at most one row.
@@ -160,13 +166,9 @@ class IterableDataset(ResumableDataset):
         """Makes a dataset of `datasets` a Forebay one with as many rows as this one."""
         return _counting(dataset, self._counted, is_divided_alike=self._is_divided_alike)
 
-    def _cut(self, cut: Any, cut_part: Callable[[Part], Part]) -> Any:
-        """Returns the rows that `cut_part` keeps; after other steps, `cut`, as `datasets` keeps them."""
-        plain, part = self._plain(), self._counted.part
-        if part.is_divided:
-            return cut
-        counted = self._counted.with_part(cut_part(part))
-        return _counting(cut, counted, is_divided_alike=False) if plain is None else self._of(counted)
+    def _undivided(self) -> ForebayExamplesIterable | None:
+        plain = self._plain()
+        return None if plain is None or plain.part.is_divided else plain
 
     def _of(self, rows: ForebayExamplesIterable) -> Any:
         """Returns a dataset like this one with other rows."""

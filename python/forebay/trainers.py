@@ -23,7 +23,7 @@ _LIGHTNING = ("lightning", "pytorch_lightning")
 
 _BETWEEN = (*_LIGHTNING, "forebay", "datasets", "multiprocessing", "torch", "torchdata")
 
-_ALONE = "iterate the stream as it is, or `forebay.DataLoader`, without `prepare`"
+_ALONE = "iterate the stream without `prepare`, or use `forebay.DataLoader`"
 
 
 def is_dividing() -> bool:

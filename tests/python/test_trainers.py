@@ -552,7 +552,7 @@ def test_accelerate_is_refused_on_every_rank_what_has_found_its_rank(
 ) -> None:
     for found in of_ranks:
         assert words in found[name]["error"]
-        assert "without `prepare`" in found[name]["error"]
+        assert "without `prepare`, or use `forebay.DataLoader`" in found[name]["error"]
         assert found["by itself"] == found["DataLoader"]["epochs"][1]
 
 

@@ -79,7 +79,7 @@ fn add_up<T: Number>(differences: &[u8], num_values: usize, values: &mut Vec<u8>
 
 /// Sums up numbers of four bytes whose differences have more, because DuckDB does not let them wrap around.
 fn add_up_wide(differences: &[u8], num_values: usize, values: &mut Vec<u8>) -> Fit<()> {
-    /// All numbers of four bytes, with a sign or without.
+    /// All numbers of four bytes, with a sign or without: which of them a column has is not known here.
     const NUMBERS: Range<i64> = -(1 << 31)..1 << 32;
     let mut wide = Vec::new();
     add_up::<u64>(differences, num_values, &mut wide)?;

@@ -15,13 +15,13 @@ use super::numbers::value_type;
 
 /// A column that must have one of many values for a row to pass.
 #[derive(Debug)]
-pub(super) struct Sought {
+pub(super) struct LongList {
     column: Column,
     /// Ascending, of one type, without NULL.
     values: Vec<ScalarValue>,
 }
 
-impl Sought {
+impl LongList {
     /// Returns what a guarantee seeks; `None` if the engine compares all of it with bounds, or nothing can be.
     pub(super) fn of(guarantee: &LiteralGuarantee) -> Option<Self> {
         if guarantee.guarantee != Guarantee::In || guarantee.literals.len() <= MAX_IN_LIST_SIZE {

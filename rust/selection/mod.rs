@@ -26,6 +26,7 @@ mod kept;
 mod likely;
 pub(crate) mod lists;
 pub(crate) mod literals;
+mod long_list;
 pub(crate) mod numbers;
 mod open;
 mod pages;
@@ -38,7 +39,6 @@ mod reason;
 mod sample;
 mod saved;
 mod scan;
-mod sought;
 pub(crate) mod sql;
 mod subset;
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Decides rows by statistics alone: here by those of row groups; [`super::pages`] and [`super::bloom`] use others, and
-//! [`super::sought`] compares them with long lists.
+//! [`super::long_list`] compares them with long lists.
 //!
 //! A row group is dropped if the statistics exclude every row, and taken whole, unread, if they prove that every row
 //! passes. Both use DataFusion's pruning, the second with the filter negated; since a negation says nothing about
@@ -9,6 +9,7 @@
 //! filter of this column alone that no `NaN` passes, such as `=` and `BETWEEN`. A bound that is `NaN`, left by a writer
 //! that compared the others with it, is never used, and neither are bounds of which the lower is above the upper.
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use datafusion::arrow::compute::kernels::cmp;
 use datafusion::common::pruning::PruningStatistics;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result as PlanResult, ScalarValue};
+use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator, lit};
 use datafusion::physical_expr::utils::Guarantee;
 use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
@@ -27,7 +29,7 @@ use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::file::metadata::RowGroupMetaData;
 
 use super::floats::{self, has_floats};
-use super::sought::Sought;
+use super::long_list::LongList;
 use super::{numbers, sql};
 use crate::cast;
 use crate::dataset::Fragment;
@@ -132,12 +134,12 @@ impl Pruner {
 struct Predicate {
     pruning: PruningPredicate,
     /// Its lists that are too long for `pruning`.
-    lists: Vec<Sought>,
+    lists: Vec<LongList>,
 }
 
 impl Predicate {
     fn new(pruning: PruningPredicate) -> Self {
-        let lists = pruning.literal_guarantees().iter().filter_map(Sought::of).collect();
+        let lists = pruning.literal_guarantees().iter().filter_map(LongList::of).collect();
         Self { pruning, lists }
     }
 
@@ -228,7 +230,16 @@ impl<S: PruningStatistics> PruningStatistics for Usable<'_, S> {
 fn is_null_only_by_columns(filter: &Expr, schema: &SchemaRef) -> bool {
     let required = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(false));
     let required = arrow_schema::Schema::new(required.collect::<Vec<_>>());
-    DFSchema::try_from(required).is_ok_and(|schema| filter.nullable(&schema).is_ok_and(|nullable| !nullable))
+    // The engine takes a list of more than a few values for one that may hold a NULL.
+    let is_null = |value: &Expr| !matches!(value, Expr::Literal(value, _) if !value.is_null());
+    let without_lists = filter.clone().transform_up(|node| {
+        Ok(match node {
+            Expr::InList(InList { expr, list, .. }) if !list.iter().any(is_null) => Transformed::yes(*expr),
+            node => Transformed::no(node),
+        })
+    });
+    let is_nullable = |schema| without_lists?.data.nullable(&schema);
+    DFSchema::try_from(required).and_then(is_nullable).is_ok_and(|is_nullable| !is_nullable)
 }
 
 /// Replaces every condition that statistics must not decide by true.
@@ -254,20 +265,20 @@ fn decidable(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
     Ok(known.data)
 }
 
+/// The lower and the upper bounds of the row groups.
+type Bounds = (ArrayRef, ArrayRef);
+
 /// The row groups of one fragment, as DataFusion's pruning sees them.
 struct Statistics<'a> {
     fragment: &'a Fragment,
     schema: &'a SchemaRef,
-    /// The usable lower and upper bounds of columns of the dataset.
-    bounds: Vec<(usize, (ArrayRef, ArrayRef))>,
+    /// The usable lower and upper bounds of columns of the dataset, once they were asked for.
+    bounds: Vec<(usize, OnceCell<Option<Bounds>>)>,
 }
 
 impl<'a> Statistics<'a> {
-    /// Reads the bounds of `columns`.
     fn new(fragment: &'a Fragment, schema: &'a SchemaRef, columns: &[usize]) -> Self {
-        let unread = Self { fragment, schema, bounds: Vec::new() };
-        let bounds = columns.iter().filter_map(|&column| Some((column, unread.usable_bounds(column)?))).collect();
-        Self { bounds, ..unread }
+        Self { fragment, schema, bounds: columns.iter().map(|&column| (column, OnceCell::new())).collect() }
     }
 
     fn row_groups(&self) -> &[RowGroupMetaData] {
@@ -298,14 +309,15 @@ impl<'a> Statistics<'a> {
     }
 
     /// Returns the usable lower and upper bounds of a column.
-    fn usable_bounds(&self, column: usize) -> Option<(ArrayRef, ArrayRef)> {
+    fn usable_bounds(&self, column: usize) -> Option<Bounds> {
         let mins = self.bounds(column, |converter, row_groups| converter.row_group_mins(row_groups).ok())?;
         Some(usable(mins, self.bounds(column, |converter, row_groups| converter.row_group_maxes(row_groups).ok())?))
     }
 
-    fn find(&self, column: &Column) -> Option<&(ArrayRef, ArrayRef)> {
+    fn find(&self, column: &Column) -> Option<&Bounds> {
         let column = self.schema.index_of(&column.name).ok()?;
-        self.bounds.iter().find(|(found, _)| *found == column).map(|(_, bounds)| bounds)
+        let (_, bounds) = self.bounds.iter().find(|(found, _)| *found == column)?;
+        bounds.get_or_init(|| self.usable_bounds(column)).as_ref()
     }
 }
 

@@ -104,7 +104,7 @@ class QueryResult:
     keep the table.
 
     Raises:
-        ClosedError: the rows were closed, or another consumer took them.
+        ClosedError: the rows were closed, a loop over them has begun or has failed, or another consumer took them.
     """
 
     def __init__(self, rows: Any, columns: _lib.Dataset | _lib.Rows) -> None:

@@ -120,7 +120,10 @@ fn compressed(header: &Header, max_bytes: u64) -> Result<Vec<u8>, String> {
     let json = serde_json::to_vec(header).map_err(|error| error.to_string())?;
     if json.len() as u64 > max_bytes {
         let num_objects = header.objects.len();
-        return Err(format!("its header of {num_objects} objects has {} bytes, more than {max_bytes}", json.len()));
+        return Err(format!(
+            "a header of {num_objects} objects would have {} bytes, more than {max_bytes}; save fewer",
+            json.len()
+        ));
     }
     zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(|error| error.to_string())
 }
@@ -269,7 +272,7 @@ pub(super) async fn save(splits: &[(&str, &Snapshot)], uri: &str, options: &BTre
         None => store_of(&location, options)?.connect()?,
     };
     let bytes = encode(splits, Audience::Anybody);
-    let bytes = bytes.map_err(|reason| Error::Manifest { url: location.text.clone(), reason })?;
+    let bytes = bytes.map_err(|reason| Error::Setting { name: "save_manifest", reason })?;
     let put = connection.client.put(&location.path, PutPayload::from(bytes)).await;
     put.map(drop).map_err(|source| source::error(&location.text, source))
 }

@@ -140,7 +140,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// [`Error::Uri`] for another name, [`Error::Manifest`] for more objects than one can list, and those of writing.
+    /// [`Error::Uri`] for another name, [`Error::Setting`] for more objects than one can list, and those of writing.
     pub async fn save_manifest(
         splits: &[(Option<String>, Arc<Self>)],
         uri: &str,

@@ -3,7 +3,6 @@
 //! A Bernoulli sample decides each row by its own random number, drawn from the seed and the row's number in the
 //! dataset; a sample of a given size takes the rows with the smallest random numbers.
 
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use datafusion::common::{Result as PlanResult, plan_err};
@@ -60,23 +59,30 @@ impl Sample {
 
     /// Returns the `num_rows` rows with the smallest random numbers.
     fn first(self, num_rows: u64, rows: impl Iterator<Item = u64>) -> Vec<u64> {
-        // The largest comes first.
-        let mut drawn: BinaryHeap<(u64, u64)> = BinaryHeap::new();
+        let num_rows = usize::try_from(num_rows).unwrap_or(usize::MAX);
+        let mut drawn: Vec<(u64, u64)> = Vec::new();
+        let keep_first = |drawn: &mut Vec<_>| {
+            if num_rows < drawn.len() {
+                drawn.select_nth_unstable(num_rows);
+                drawn.truncate(num_rows);
+            }
+        };
         for row in rows {
-            let pair = (self.draw(row), row);
-            if (drawn.len() as u64) < num_rows {
-                drawn.push(pair);
-            } else if let Some(mut largest) = drawn.peek_mut()
-                && pair < *largest
-            {
-                *largest = pair;
+            drawn.push((self.draw(row), row));
+            // Seldom, so that it takes little time for each row.
+            if drawn.len() >= num_rows.saturating_mul(2).max(LEAST_DRAWN) {
+                keep_first(&mut drawn);
             }
         }
+        keep_first(&mut drawn);
         let mut rows: Vec<u64> = drawn.into_iter().map(|(_, row)| row).collect();
         rows.sort_unstable();
         rows
     }
 }
+
+/// How many random numbers are drawn at least before the smallest are kept.
+const LEAST_DRAWN: usize = 1024;
 
 /// Returns the bound below which a given fraction of all numbers is; `None` for all of them.
 #[expect(clippy::cast_possible_truncation, reason = "a probability has 53 bits")]
@@ -196,10 +202,10 @@ mod tests {
     #[test]
     fn a_number_of_rows_are_those_with_the_smallest_random_numbers() {
         let sample = Sample { seed: 3, size: Size::Rows(70) };
-        let mut drawn: Vec<_> = (0..1000).map(|row| (sample.draw(row), row)).collect();
+        let mut drawn: Vec<_> = (0..5000).map(|row| (sample.draw(row), row)).collect();
         drawn.sort_unstable();
         let mut expected: Vec<u64> = drawn[..70].iter().map(|(_, row)| *row).collect();
         expected.sort_unstable();
-        assert_eq!(sample.of(0..1000).collect::<Vec<_>>(), expected);
+        assert_eq!(sample.of(0..5000).collect::<Vec<_>>(), expected);
     }
 }

@@ -237,9 +237,13 @@ const PLANNED_PIECE_BYTES: u64 = 32;
 
 /// Returns the memory of the plan of a batch.
 pub(super) fn planned_bytes(num_rows: usize, num_pieces: usize) -> u64 {
+    PLANNED_BATCH_BYTES.saturating_add(listed_bytes(num_rows, num_pieces))
+}
+
+/// Returns the memory of the lists of a batch's rows and pieces.
+pub(super) fn listed_bytes(num_rows: usize, num_pieces: usize) -> u64 {
     let of_rows = PLANNED_ROW_BYTES.saturating_mul(num_rows as u64);
-    let of_pieces = PLANNED_PIECE_BYTES.saturating_mul(num_pieces as u64);
-    PLANNED_BATCH_BYTES.saturating_add(of_rows).saturating_add(of_pieces)
+    of_rows.saturating_add(PLANNED_PIECE_BYTES.saturating_mul(num_pieces as u64))
 }
 
 /// Records for each of `pieces` which of its rows are needed.

@@ -5,7 +5,9 @@
 //! anew, and keeps only the rows of its own batches, at most a quarter of the limit, so that two blocks overlap. A
 //! block that does not fit is planned again with half the length. Rows read more than once are counted.
 
-use super::super::piece::{PieceKey, PlannedBatch, Progress, Resident, Stage, Task, note_wanted, wanted_rows};
+use super::super::piece::{
+    PieceKey, PlannedBatch, Progress, Resident, Stage, Task, listed_bytes, note_wanted, wanted_rows,
+};
 use super::planning::MAX_IDLE_PLANNED_ROWS;
 use super::{Scheduler, Step, numbers_of};
 use crate::plan::PieceId;
@@ -46,7 +48,8 @@ impl Scheduler {
         let room = self.budget.limit().saturating_sub(self.largest_part).saturating_sub(self.walk_bytes) / BLOCK_SHARE;
         let num_rows = self.batch_rows();
         // The rows to keep are also recorded at the parts.
-        let batch_bytes = self.row_bytes.of(num_rows).saturating_add(self.planned_batch_bytes().saturating_mul(2));
+        let of_plans = self.planned_batch_bytes().saturating_add(listed_bytes(num_rows, self.num_batch_pieces));
+        let batch_bytes = self.row_bytes.of(num_rows).saturating_add(of_plans);
         let num_batches = usize::try_from(room / batch_bytes).unwrap_or(usize::MAX);
         num_batches.min(MAX_IDLE_PLANNED_ROWS / num_rows).min(self.max_block_len).max(1)
     }

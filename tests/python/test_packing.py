@@ -449,7 +449,7 @@ def test_a_window_that_takes_more_than_the_limit_is_refused_with_what_would_do(t
     write_fragments(tmp_path, pa.table({"input_ids": column}), row_group_rows=20)
     ds = fb.load_dataset(tmp_path, split="train")
     stream = stream_of(ds, fb.Pack(length=4096, mode="best_fit"), 2, memory_limit="4 MiB")
-    said = r"memory_limit of 4194304 bytes .*: 1\d\d documents for a window of 4096 take 4\d{6} bytes; use a smaller"
+    said = r"memory_limit of 4194304 bytes .*: 1\d\d documents for a window of 4096 take 4\d{6} bytes; raise"
     with pytest.raises(fb.MemoryLimitError, match=said):
         next(iter(stream))
     wide = stream_of(ds, fb.Pack(length=4096, mode="best_fit", window=60), 2, memory_limit="8 MiB")

@@ -1137,7 +1137,8 @@ class Dataset(_MapStyle):
             storage_options: Options of that store; by default those the dataset was opened with, if it is the same.
 
         Raises:
-            SettingError: the name has another ending.
+            SettingError: the name has another ending, an object is a URL with a query, or there are more objects than a
+                manifest can list.
             StoreError: the store cannot be written to.
 
         Example:

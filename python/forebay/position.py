@@ -295,8 +295,9 @@ class Position:
     def state_dict(self) -> dict[str, Any]:
         """Returns the position of the next batch not yet received, as a small dict that can be written as JSON.
 
-        Ranks step together, so the state of one rank is enough for all. It is valid for any world size, batch size and
-        number of workers. O(1): it holds no rows and no random state.
+        Ranks step together, so the state of one rank is enough for all; with `remainder="keep"`, that of rank 0. It is
+        valid for any world size, batch size and number of workers, except that packed streams have one state for each
+        rank. O(1): it holds no rows and no random state.
         """
         return self._state_at(self._at)
 

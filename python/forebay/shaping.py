@@ -26,6 +26,8 @@ from forebay.options import (
 )
 
 if TYPE_CHECKING:
+    import torch
+
     from forebay.formats import Format
     from forebay.options import ReadOptions
 
@@ -53,12 +55,18 @@ def _keep_values(options: Pad | Pack) -> None:
     object.__setattr__(options, "values", numbers)
 
 
-def _integers(dtype: Dtype | None) -> str:
-    return "stored" if dtype is None else dtype
+def _keep_dtype(options: Pad | Pack) -> None:
+    """Checks the type of integers, and makes a dtype of torch or NumPy its name."""
+    dtype: object = options.dtype
+    name = dtype.__name__ if isinstance(dtype, type) else dtype
+    if hasattr(dtype, "itemsize") and name is dtype:
+        name = str(dtype).removeprefix("torch.")
+    check_choice("dtype", name, Literal[Dtype, None])
+    object.__setattr__(options, "dtype", name)
 
 
-def _check_dtype(dtype: object) -> None:
-    check_choice("dtype", dtype, Literal[Dtype, None])
+def _integers(options: Pad | Pack) -> object:
+    return "stored" if options.dtype is None else options.dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +94,9 @@ class Pad:
     """The side on which lists are cut."""
     values: Mapping[str, float] = field(default_factory=dict)
     """Padding values by column; by default -100 for `labels`, which losses ignore, and 0 for others."""
-    dtype: Dtype | None = "int64"
-    """Type of integers in batches; `None` keeps the stored type. A value that does not fit is an error, unless it is
-    cut."""
+    dtype: Dtype | torch.dtype | None = "int64"
+    """Type of integers in batches, by its name or as torch's; `None` keeps the stored type. A value that does not fit
+    is an error, unless it is cut."""
     mask: str | None = "attention_mask"
     """Name of an int64 column to add: 1 for items and 0 for padding of `input_ids`, or else of the first padded column.
     Not added if a padded column has this name."""
@@ -105,7 +113,7 @@ class Pad:
         check_choice("side", self.side, Side)
         check_choice("truncation_side", self.truncation_side, Side)
         _keep_values(self)
-        _check_dtype(self.dtype)
+        _keep_dtype(self)
         if self.mask is not None:
             check_text("mask", self.mask)
 
@@ -118,7 +126,7 @@ class Pad:
             "side": self.side,
             "truncation_side": self.truncation_side,
             "values": dict(self.values),
-            "integers": _integers(self.dtype),
+            "integers": _integers(self),
             "mask": self.mask,
         }
 
@@ -152,8 +160,9 @@ class Pack:
     flatten: bool = False
     """Put the sequences of a batch into one row, `(1, batch_size * length)`, with the names that transformers' models
     take for training without padding: `cu_seq_lens_q`, `max_length_q`, ..."""
-    dtype: Dtype | None = "int64"
-    """Type of integers in batches; `None` keeps the stored type. A value that does not fit is an error."""
+    dtype: Dtype | torch.dtype | None = "int64"
+    """Type of integers in batches, by its name or as torch's; `None` keeps the stored type. A value that does not fit
+    is an error."""
 
     def __post_init__(self) -> None:
         keep_count(self, "length", most=(1 << 31) - 1)
@@ -166,13 +175,13 @@ class Pack:
         _keep_values(self)
         check_flag("labels", self.labels)
         check_flag("flatten", self.flatten)
-        _check_dtype(self.dtype)
+        _keep_dtype(self)
 
     def _documents(self, columns: Sequence[str]) -> str:
         """Returns how batches are prepared before packing, as JSON."""
         documents = {
             "columns": list(columns),
-            "integers": _integers(self.dtype),
+            "integers": _integers(self),
             "values": dict(self.values),
             "labels": self.labels,
         }

@@ -248,6 +248,12 @@ def test_a_query_gives_a_field_of_a_struct_a_name(tmp_path: Path) -> None:
     assert batch["w"].tolist() == [[1, 0], [1, 2]]
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, np.int32, np.dtype("int32")])
+def test_the_type_of_integers_may_be_given_as_such(dtype: Any) -> None:
+    assert fb.Pad(dtype=dtype) == fb.Pad(dtype="int32")
+    assert fb.Pack(length=8, dtype=dtype) == fb.Pack(length=8, dtype="int32")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -259,6 +265,8 @@ def test_a_query_gives_a_field_of_a_struct_a_name(tmp_path: Path) -> None:
         ({"truncation_side": None}, "truncation_side"),
         ({"values": {"a": None}}, "values"),
         ({"dtype": "uint8"}, "dtype"),
+        ({"dtype": torch.float32}, "dtype: expected .*, got 'float32'"),
+        ({"dtype": int}, "dtype: expected .*, got 'int'"),
         ({"mask": 1}, "mask"),
         ({"columns": [1]}, "columns"),
     ],

@@ -241,6 +241,31 @@ def test_shuffles_of_datasets_yield_every_row_once(configured: fb.Dataset, step:
         assert sorted(row["id"] for row in shuffled) == sorted(ids_of(configured.batches(32))), name
 
 
+@pytest.mark.parametrize("text", ["true", "id % 3 > 0"])
+def test_a_shuffle_of_what_was_cut_is_that_of_forebay(rows: fb.Dataset, text: str) -> None:
+    kept = rows.filter(text)
+    for cut in (
+        lambda ds: ds.skip(40),
+        lambda ds: ds.take(50),
+        lambda ds: ds.skip(20).take(30).skip(3),
+        lambda ds: ds.take(0),
+    ):
+        expected, shuffled = ids_of(cut(kept).shuffle(5).batches(32)), cut(kept.to_hf()).shuffle(5)
+        assert len(shuffled) == len(expected)
+        seen, states = [], []
+        for row in shuffled:
+            seen.append(row["id"])
+            states.append(shuffled.state_dict())
+        assert seen == expected
+        for position, state in enumerate(states, 1):
+            again = cut(kept.to_hf()).shuffle(5)
+            again.load_state_dict(state)
+            assert [row["id"] for row in again] == expected[position:]
+    # These are other rows in each epoch, and so are the first ones.
+    buffered = rows.shuffle(1).to_hf().take(50).shuffle(5)
+    assert sorted(row["id"] for row in buffered) == sorted(row["id"] for row in rows.shuffle(1).to_hf().take(50))
+
+
 def test_a_shuffle_of_the_rows_alone_is_that_of_forebay(rows: fb.Dataset) -> None:
     expected = ids_of(rows.shuffle(5).batches(32))
     assert [row["id"] for row in rows.to_hf().shuffle(5)] == expected

@@ -99,6 +99,16 @@ class Source:
         shuffle = replace(self.dataset._shuffle or ShuffleOptions(), seed=seed)
         return Source(type(self.dataset)(self.dataset._native, shuffle, self.dataset._format), self.read)
 
+    @property
+    def is_cuttable(self) -> bool:
+        """Whether every epoch has the same rows in the same places, so that some can be cut off before a shuffle."""
+        return not self.is_shuffled and self.dataset._num_passes == 1
+
+    def cut(self, first: int, last: int | None) -> Source:
+        """Returns the dataset with the rows from `first` to `last`; evaluates its filters."""
+        taken = self.dataset if last is None else self.dataset.take(last)
+        return Source(taken.skip(first), self.read)
+
     def narrowed(self, names: list[str]) -> Source:
         """Returns the dataset with some of its columns."""
         return Source(self.dataset.select_columns(names), self.read)

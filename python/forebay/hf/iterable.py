@@ -68,18 +68,21 @@ class IterableDataset(ResumableDataset):
     ) -> Any:
         """Delivers the rows in Forebay's order of `seed`; see `forebay.Dataset.shuffle`.
 
-        Lanes, windows and weights of an earlier `shuffle` stay as they are. No buffer is used, unless another step was
-        applied to the dataset, or it is a part; then `datasets` shuffles with its buffer.
+        Lanes, windows and weights of an earlier `shuffle` stay as they are. No buffer is used, unless another step than
+        `skip` and `take` was applied to the dataset, or it is a shard; then `datasets` shuffles with its buffer.
         """
-        plain = self._plain()
-        if plain is None or not plain.part.is_whole:
+        plain = self._undivided()
+        if plain is None or (plain.part.is_fixed and not plain.source.is_cuttable):
             buffered = super().shuffle(seed, generator, buffer_size, max_buffer_input_shards)
             return _counting(buffered, self._counted, is_divided_alike=False)
         if generator is not None and not isinstance(generator, np.random.Generator):
             raise SettingError(f"generator: expected a `numpy.random.Generator`, got {generator!r}")
         if generator is not None or seed is None:
             seed = int((copy.deepcopy(generator) or np.random.default_rng()).integers(1 << 63))
-        return self._of(plain.with_source(plain.source.shuffled(check_count("seed", seed, least=0, most=MOST_SEED))))
+        part = plain.part
+        source = plain.source.cut(part.first, part.last) if part.is_fixed else plain.source
+        shuffled = source.shuffled(check_count("seed", seed, least=0, most=MOST_SEED))
+        return self._of(plain.with_source(shuffled).with_part(Part(part.num_shards)))
 
     def skip(self, n: int) -> Any:
         """Leaves out the first `n` rows, without reading them."""

@@ -818,7 +818,7 @@ class Dataset(_MapStyle):
             steps_per_epoch=steps_per_epoch,
             read_once=read_once,
         )
-        read = _read(memory_limit, num_threads, on_error, max_skipped)
+        read = _read_options(memory_limit, num_threads, on_error, max_skipped)
         return Stream(self, share, read, self._format)
 
     @familiar.explained(familiar.OF_STREAM)
@@ -943,7 +943,7 @@ class Dataset(_MapStyle):
             steps_per_epoch=steps_per_epoch,
             read_once=read_once,
         )
-        read = _read(memory_limit, num_threads, on_error, max_skipped)
+        read = _read_options(memory_limit, num_threads, on_error, max_skipped)
         form = chosen(self._torch_format(forms, compat), padding, pack, decode, read)
         if self._is_decoded and compat is None:
             refuse_media(self.features, decode or {})
@@ -997,7 +997,7 @@ class Dataset(_MapStyle):
             check_text("split", split)
         if num_shards is not None:
             num_shards = check_count("num_shards", num_shards, most=1 << 20)
-        read = _read(memory_limit, num_threads)
+        read = _read_options(memory_limit, num_threads)
         from forebay.hf.versions import import_datasets
 
         import_datasets("`to_hf`")
@@ -1284,7 +1284,7 @@ def _pyarrow() -> Any:
     return import_for("a row of Python objects", "pyarrow")
 
 
-def _read(
+def _read_options(
     memory_limit: int | str,
     num_threads: int | None,
     on_error: OnError = "raise",

@@ -58,11 +58,12 @@ def _keep_values(options: Pad | Pack) -> None:
 def _keep_dtype(options: Pad | Pack) -> None:
     """Checks the type of integers, and makes a dtype of torch or NumPy its name."""
     dtype: object = options.dtype
-    name = dtype.__name__ if isinstance(dtype, type) else dtype
-    if hasattr(dtype, "itemsize") and name is dtype:
-        name = str(dtype).removeprefix("torch.")
-    check_choice("dtype", name, Literal[Dtype, None])
-    object.__setattr__(options, "dtype", name)
+    if isinstance(dtype, type):
+        dtype = dtype.__name__
+    elif hasattr(dtype, "itemsize"):
+        dtype = str(dtype).removeprefix("torch.")
+    check_choice("dtype", dtype, Literal[Dtype, None])
+    object.__setattr__(options, "dtype", dtype)
 
 
 def _integers(options: Pad | Pack) -> object:

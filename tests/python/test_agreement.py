@@ -186,7 +186,7 @@ try:
 except fb.AgreementError as error:
     found["error"] = str(error)
 
-distributed.WARN_AFTER = 30 if rank else 0.1
+distributed.WARN_AFTER = 1 if rank else 0.1
 stream.set_epoch(0)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")

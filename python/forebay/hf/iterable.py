@@ -68,8 +68,9 @@ class IterableDataset(ResumableDataset):
     ) -> Any:
         """Delivers the rows in Forebay's order of `seed`; see `forebay.Dataset.shuffle`.
 
-        Lanes, windows and weights of an earlier `shuffle` stay as they are. No buffer is used, unless another step than
-        `skip` and `take` was applied to the dataset, or it is a shard; then `datasets` shuffles with its buffer.
+        Lanes, windows and weights of an earlier `shuffle` stay as they are. What `skip` and `take` leave of the files'
+        order is shuffled so, too, which evaluates filters. Shards, what was cut from another order, and what other
+        steps were applied to, are shuffled by `datasets` with its buffer.
         """
         plain = self._undivided()
         if plain is None or (plain.part.is_fixed and not plain.source.is_cuttable):

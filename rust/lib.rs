@@ -32,6 +32,7 @@ mod memory;
 mod metrics;
 #[cfg(test)]
 mod mistakes;
+mod nested;
 mod notices;
 mod nulls;
 mod outputs;

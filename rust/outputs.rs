@@ -16,6 +16,7 @@ use datafusion::physical_plan::PhysicalExpr;
 
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
+use crate::nested::{self, NestedProjection};
 use crate::selection::evaluate::try_out;
 use crate::selection::{floats, sql};
 use crate::{nulls, panics};
@@ -31,7 +32,7 @@ pub(crate) enum Origin {
     Attached(usize),
 }
 
-/// An expression over the columns of a snapshot.
+/// An expression over the columns of a snapshot, or over fields of structs as well.
 #[derive(Debug)]
 pub(crate) struct Computed {
     expr: Expr,
@@ -50,10 +51,10 @@ impl Computed {
     pub(crate) fn try_new(expr: Expr, snapshot: &Snapshot, text: &str) -> Result<Self> {
         let unusable = |reason| Error::Sql { sql: sql::shortened(text), reason };
         let columns: BTreeSet<usize> =
-            expr.column_refs().into_iter().filter_map(|column| snapshot.schema.index_of(&column.name).ok()).collect();
+            expr.column_refs().into_iter().filter_map(|column| snapshot.columns.index_of(&column.name).ok()).collect();
         let columns: Box<[usize]> = columns.into_iter().collect();
         let input = Arc::new(Schema::new(
-            columns.iter().map(|&column| Arc::clone(&snapshot.schema.fields()[column])).collect::<Vec<_>>(),
+            columns.iter().map(|&column| Arc::clone(&snapshot.columns.fields()[column])).collect::<Vec<_>>(),
         ));
         let df_schema = DFSchema::try_from(Arc::clone(&input)).map_err(|error| unusable(sql::reason(&error)))?;
         let handed_on = floats::handed_on(&expr, &df_schema);
@@ -68,9 +69,24 @@ impl Computed {
         Ok(this)
     }
 
+    /// Returns the same over fields of structs, if it takes some and no whole struct.
+    pub(crate) fn of_fields(&self, snapshot: &Snapshot) -> Option<Self> {
+        self.with(nested::of_fields(&self.expr, &snapshot.schema)?, snapshot)
+    }
+
+    /// Returns the same with another form of its expression; `None` if that is of another type.
+    fn with(&self, expr: Expr, snapshot: &Snapshot) -> Option<Self> {
+        Self::try_new(expr, snapshot, "").ok().filter(|computed| computed.data_type == self.data_type)
+    }
+
     /// Returns the expression.
     pub(crate) fn expr(&self) -> &Expr {
         &self.expr
+    }
+
+    /// Returns the column, or the field of structs, that it only passes on.
+    pub(crate) fn column(&self) -> Option<usize> {
+        self.columns.first().copied().filter(|_| matches!(self.expr, Expr::Column(_)))
     }
 
     /// Returns the columns of the snapshot that it reads.
@@ -126,8 +142,10 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Returns how to turn `origins` into the columns of `schema`.
-    pub(crate) fn new(origins: Arc<[Origin]>, schema: SchemaRef) -> Self {
+    /// Returns how to turn `origins` into the columns of `schema`: from the columns of `snapshot` and, of structs, from
+    /// only those fields that are needed.
+    pub(crate) fn new(origins: &Arc<[Origin]>, schema: SchemaRef, snapshot: &Snapshot) -> Self {
+        let origins = with_nested(origins, snapshot);
         let mut read = BTreeSet::new();
         for origin in origins.iter() {
             match origin {
@@ -186,6 +204,27 @@ impl Outputs {
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
             .map_err(|error| error.to_string())
     }
+}
+
+/// Returns origins in which expressions read only the fields of structs that they need.
+fn with_nested(origins: &Arc<[Origin]>, snapshot: &Snapshot) -> Arc<[Origin]> {
+    let exprs = origins.iter().filter_map(|origin| match origin {
+        Origin::Computed(computed) => Some(computed.expr()),
+        _ => None,
+    });
+    let whole = origins.iter().filter_map(|origin| match origin {
+        Origin::Stored(column) => Some(*column),
+        _ => None,
+    });
+    let Some(nested) = NestedProjection::of(&snapshot.schema, exprs, whole) else { return Arc::clone(origins) };
+    let with_fields = |origin: &Origin| match origin {
+        Origin::Computed(computed) => {
+            let computed = computed.with(nested.apply(computed.expr())?, snapshot)?;
+            Some(Origin::Computed(Arc::new(computed)))
+        }
+        _ => None,
+    };
+    origins.iter().map(|origin| with_fields(origin).unwrap_or_else(|| origin.clone())).collect()
 }
 
 /// Prefixes the reason for a failed expression with its column, unless it already names it.

@@ -186,8 +186,8 @@ impl Dataset {
     pub fn with_features(&self, text: &str) -> Result<Self> {
         let stored = if self.is_view() { Arc::clone(&self.stored) } else { features::replaced(&self.stored, text)? };
         let schema = features::replaced(&self.schema, text)?;
-        let outputs =
-            self.outputs.as_ref().map(|_| Arc::new(Outputs::new(Arc::clone(&self.origins), Arc::clone(&schema))));
+        let outputs = |_| Arc::new(Outputs::new(&self.origins, Arc::clone(&schema), &self.snapshot));
+        let outputs = self.outputs.as_ref().map(outputs);
         Ok(Self { schema, stored, outputs, ..self.clone() })
     }
 
@@ -260,7 +260,7 @@ impl Dataset {
     /// Returns the dataset with other columns.
     pub(crate) fn with_columns(&self, origins: Vec<Origin>, schema: SchemaRef) -> Self {
         let origins: Arc<[Origin]> = origins.into();
-        let outputs = Outputs::new(Arc::clone(&origins), Arc::clone(&schema));
+        let outputs = Outputs::new(&origins, Arc::clone(&schema), &self.snapshot);
         let projection = Arc::clone(outputs.projection());
         Self { origins, projection, outputs: Some(Arc::new(outputs)), schema, ..self.clone() }
     }

@@ -148,10 +148,10 @@ impl ColumnLayout {
         let group_bytes = (memory_bytes / GROUPS_IN_MEMORY).clamp(*GROUP_BYTES.start(), *GROUP_BYTES.end());
         let mut layout = Self { group_bytes, ..Self::default() };
         for &column in projection {
-            let data_type = snapshot.schema.field(column).data_type();
+            let data_type = snapshot.columns.field(column).data_type();
             match fragment.columns[column] {
                 Some(index) => {
-                    let stored = fragment.reader.schema().field(index).data_type();
+                    let stored = fragment.field(index).data_type();
                     layout.roots.push(Root {
                         index,
                         leaves: fragment.leaves(index),

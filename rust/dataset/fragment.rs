@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_schema::SchemaRef;
+use arrow_schema::{FieldRef, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use parquet::basic::Type as PhysicalType;
@@ -12,6 +12,7 @@ use parquet::file::page_index::offset_index::{OffsetIndexMetaData, PageLocation}
 
 use super::find::Source;
 use super::footer::{self, Parsed};
+use super::inner::Inner;
 use super::kept::Kept;
 use super::packed::Tail;
 use super::partition::Constant;
@@ -35,10 +36,13 @@ pub struct Fragment {
     pub(crate) reader: ArrowReaderMetadata,
     /// Those types, with the extension types that Parquet's logical types stand for.
     pub(super) schema: SchemaRef,
-    /// For each column of the dataset, the root column here; `None` if it is missing, and so NULL.
+    /// For each column of the dataset, and each field of its structs, the [column](Self::field) here; `None` if it is
+    /// missing, and so NULL.
     pub(crate) columns: Arc<[Option<usize>]>,
     /// The index of each root column's first leaf, and finally the number of leaves.
     first_leaves: Arc<[u32]>,
+    /// The fields of structs.
+    pub(super) inner: Arc<[Inner]>,
     pub(crate) footer_digest: [u8; 32],
     /// Column indexes and bloom filters that were read with the footer.
     kept: Kept,
@@ -93,6 +97,7 @@ impl Fragment {
             schema: types.schema,
             columns: Arc::default(),
             first_leaves: types.first_leaves,
+            inner: types.inner,
             footer_digest: footer.digest,
             kept,
             relative: relative.as_str().into(),
@@ -130,12 +135,30 @@ impl Fragment {
         self.reader.metadata().row_group(index as usize)
     }
 
-    /// Returns the indices of a root column's leaves, which are contiguous.
-    pub(crate) fn leaves(&self, root: usize) -> Range<usize> {
-        self.first_leaves[root] as usize..self.first_leaves[root + 1] as usize
+    /// Returns the number of root columns.
+    pub(super) fn num_roots(&self) -> usize {
+        self.reader.schema().fields().len()
     }
 
-    /// Returns the metadata of a root column's leaves in a row group.
+    /// Returns the field of structs whose number follows those of the root columns and of the fields before it.
+    pub(crate) fn inner(&self, column: usize) -> Option<&Inner> {
+        self.inner.get(column.checked_sub(self.num_roots())?)
+    }
+
+    /// Returns the name and type to decode to of a column: a root column, or a [field of structs](Self::inner).
+    pub(crate) fn field(&self, column: usize) -> &FieldRef {
+        self.inner(column).map_or_else(|| &self.reader.schema().fields()[column], |inner| &inner.field)
+    }
+
+    /// Returns the indices of a [column](Self::field)'s leaves, which are contiguous.
+    pub(crate) fn leaves(&self, column: usize) -> Range<usize> {
+        match self.inner(column) {
+            Some(inner) => inner.leaves.clone(),
+            None => self.first_leaves[column] as usize..self.first_leaves[column + 1] as usize,
+        }
+    }
+
+    /// Returns the metadata of a column's leaves in a row group.
     fn leaves_of(&self, root: usize, row_group: u32) -> &[ColumnChunkMetaData] {
         &self.row_group(row_group).columns()[self.leaves(root)]
     }
@@ -147,11 +170,20 @@ impl Fragment {
             let has_value = self.constant(column).is_some_and(|constant| !constant.is_null());
             return if has_value { Some(0) } else { u64::try_from(self.row_group(index).num_rows()).ok() };
         };
-        let count = |leaf: &ColumnChunkMetaData| match leaf.column_descr().max_def_level() {
+        self.leaves_of(root, index).iter().map(|leaf| self.nulls_of(root, leaf)).sum()
+    }
+
+    /// Returns how many values of a column's leaf are NULL, at any depth; `None` if unknown.
+    pub(super) fn nulls_of(&self, column: usize, leaf: &ColumnChunkMetaData) -> Option<u64> {
+        match leaf.column_descr().max_def_level() {
             0 => Some(0),
+            // Some writers count no value of a dictionary below a NULL struct.
+            _ if self.inner(column).is_some() => {
+                let (_, below) = levels_of(leaf)?.split_last()?;
+                below.iter().map(|&count| u64::try_from(count).ok()).sum()
+            }
             _ => leaf.statistics()?.null_count_opt(),
-        };
-        self.leaves_of(root, index).iter().map(count).sum()
+        }
     }
 
     /// Returns the stored bytes of the dataset's column in a row group.
@@ -259,6 +291,13 @@ impl Fragment {
             leaf.page_locations().iter().map(page).collect()
         })
     }
+}
+
+/// Returns how many values of a leaf have each definition level, if its footer says so.
+pub(crate) fn levels_of(leaf: &ColumnChunkMetaData) -> Option<&[i64]> {
+    let levels = leaf.definition_level_histogram()?.values();
+    let num_levels = usize::try_from(leaf.column_descr().max_def_level()).unwrap_or(0) + 1;
+    (levels.len() == num_levels).then_some(levels)
 }
 
 pub(super) fn unsigned(bytes: i64) -> u64 {

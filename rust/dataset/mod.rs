@@ -7,6 +7,7 @@ mod footer;
 mod fragment;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+pub(crate) mod inner;
 mod kept;
 mod manifest;
 mod open;
@@ -30,6 +31,7 @@ mod zones;
 pub(crate) use self::cost::{ColumnLayout, ReadCost};
 pub use self::find::{FileRequest, FilesRequest, OpenRequest, SplitFiles};
 pub use self::fragment::Fragment;
+pub(crate) use self::fragment::levels_of;
 pub use self::manifest::Audience;
 pub(crate) use self::page_bounds::PageBounds;
 pub(crate) use self::parquet_columns::FetchedRanges;

@@ -58,7 +58,7 @@ impl OwnColumn {
 
     /// Returns the column's type in the object.
     pub(super) fn data_type(&self) -> &DataType {
-        self.rows.snapshot.fragment(self.rows.row_group).reader.schema().field(self.root).data_type()
+        self.rows.snapshot.fragment(self.rows.row_group).field(self.root).data_type()
     }
 
     /// Returns the number of rows to read, from the first.

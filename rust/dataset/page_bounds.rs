@@ -54,7 +54,8 @@ impl Fragment {
     /// Parses the column index of a root column; `None` if it contradicts itself or the offset index.
     pub(crate) fn page_bounds(&self, row_group: u32, root: usize, index: &[u8]) -> Option<PageBounds> {
         let leaf = self.flat_leaf(root)?;
-        let descriptor = self.row_group(row_group).column(leaf).column_descr();
+        let column = self.row_group(row_group).column(leaf);
+        let descriptor = column.column_descr();
         let offset_index = self.offset_index(row_group, leaf)?;
         let parsed = ColumnIndex::parse(index)?;
         let first_rows: Vec<u32> = offset_index
@@ -67,6 +68,11 @@ impl Fragment {
         }
         let null_counts = match descriptor.max_def_level() {
             0 => Some(vec![0; first_rows.len()]),
+            // Those below NULL structs may not be counted.
+            _ if self.inner(root).is_some() => {
+                let in_all = self.nulls_of(root, column);
+                parsed.null_counts.clone().filter(|counts| Some(counts.iter().copied().sum()) == in_all)
+            }
             _ => parsed.null_counts.clone(),
         };
         let bounds = parsed.bounds(descriptor.physical_type())?;
@@ -74,7 +80,7 @@ impl Fragment {
         let root_type =
             Type::group_type_builder("schema").with_fields(vec![descriptor.self_type_ptr()]).build().ok()?;
         let alone = SchemaDescriptor::new(root_type.into());
-        let converter = StatisticsConverter::from_column_index(0, self.reader.schema().field(root), &alone).ok()?;
+        let converter = StatisticsConverter::from_column_index(0, self.field(root), &alone).ok()?;
         let (bounds, pages) = (vec![vec![bounds]], vec![vec![OffsetIndexMetaData::clone(offset_index)]]);
         let mins = converter.data_page_mins(&bounds, &pages, [&0]).ok()?;
         let maxes = converter.data_page_maxes(&bounds, &pages, [&0]).ok()?;
@@ -92,9 +98,8 @@ impl Fragment {
         if num_pages > 1 || !self.has_usable_bounds(root, leaf, group.column(leaf)) {
             return None;
         }
-        let schema = self.reader.schema();
-        let converter = StatisticsConverter::try_new(schema.field(root).name(), schema, self.reader.parquet_schema());
-        let converter = converter.ok()?;
+        let parquet_schema = self.reader.parquet_schema();
+        let converter = StatisticsConverter::from_column_index(leaf, self.field(root), parquet_schema).ok()?;
         let (mins, maxes) = (converter.row_group_mins([group]).ok()?, converter.row_group_maxes([group]).ok()?);
         Some(PageBounds { first_rows: vec![0], mins, maxes, null_counts: None })
     }
@@ -112,15 +117,13 @@ impl Fragment {
             }
             _ => false,
         };
-        is_ordered
-            && !has_deprecated_bounds(column)
-            && has_whole_decimals(self.reader.schema().field(root).data_type(), column)
+        is_ordered && !has_deprecated_bounds(column) && has_whole_decimals(self.field(root).data_type(), column)
     }
 
     /// Returns the only leaf of a root column that is not nested.
     pub(crate) fn flat_leaf(&self, root: usize) -> Option<usize> {
         let leaves = self.leaves(root);
-        let is_flat = leaves.len() == 1 && !self.reader.schema().field(root).data_type().is_nested();
+        let is_flat = leaves.len() == 1 && !self.field(root).data_type().is_nested();
         is_flat.then_some(leaves.start)
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Schema};
 use bytes::Bytes;
 use parquet::DecodeResult;
@@ -12,7 +12,7 @@ use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, RowSelection};
 use parquet::arrow::push_decoder::{ParquetPushDecoder, ParquetPushDecoderBuilder};
 use parquet::errors::ParquetError;
 
-use super::{RowGroupRef, Snapshot};
+use super::{RowGroupRef, Snapshot, inner};
 use crate::decode::{Body, Claims};
 use crate::error::{Error, Result};
 use crate::panics;
@@ -96,11 +96,12 @@ impl WantedRows {
         Some(RowSelection::from_consecutive_ranges(runs, self.row_group.num_rows as usize))
     }
 
-    fn decoder(&self, roots: Vec<usize>) -> Result<ParquetPushDecoder, ParquetError> {
-        let reader = &self.snapshot.fragment(self.row_group).reader;
+    fn decoder(&self, columns: &[usize]) -> Result<ParquetPushDecoder, ParquetError> {
+        let fragment = self.snapshot.fragment(self.row_group);
+        let (reader, leaves) = (&fragment.reader, columns.iter().flat_map(|&column| fragment.leaves(column)));
         let mut builder = ParquetPushDecoderBuilder::new_with_metadata(reader.clone())
             .with_row_groups(vec![self.row_group.index as usize])
-            .with_projection(ProjectionMask::roots(reader.parquet_schema(), roots))
+            .with_projection(ProjectionMask::leaves(reader.parquet_schema(), leaves))
             .with_batch_size(self.batch_rows.max(1));
         if let Some(selection) = self.selection() {
             builder = builder.with_row_selection(selection);
@@ -123,8 +124,8 @@ impl WantedRows {
 
     /// Returns the error for the contents of a root column.
     pub(super) fn column_error(&self, root: usize, source: ParquetError) -> Error {
-        let column = self.snapshot.fragment(self.row_group).reader.schema().field(root).name().clone();
-        self.error(Some(column), source)
+        let column = inner::shown(self.snapshot.fragment(self.row_group).field(root).name());
+        self.error(Some(column.into_owned()), source)
     }
 
     /// Returns the error for a root column that takes more memory than allowed.
@@ -183,17 +184,17 @@ impl WantedRows {
 #[derive(Debug)]
 pub(super) struct ParquetColumns {
     decoder: ParquetPushDecoder,
-    /// The object's root columns, ascending.
+    /// The object's columns, ascending.
     roots: Vec<usize>,
 }
 
 impl ParquetColumns {
-    /// Plans the read of root columns, in any order; also returns the ranges to fetch.
+    /// Plans the read of columns, in any order; also returns the ranges to fetch.
     pub(super) fn try_new(rows: &WantedRows, mut roots: Vec<usize>) -> Result<(Self, Vec<Range<u64>>)> {
         // The decoder returns them in the object's order, whatever the dataset's is.
         roots.sort_unstable();
         let plan = || {
-            let mut decoder = rows.decoder(roots.clone())?;
+            let mut decoder = rows.decoder(&roots)?;
             let needed = decoder.try_next_reader()?;
             Ok((decoder, needed))
         };
@@ -209,12 +210,12 @@ impl ParquetColumns {
     pub(super) fn open(self, mut rows: WantedRows, fetched: FetchedRanges) -> Result<ParquetReader> {
         let Self { mut decoder, roots } = self;
         let (mut row_bytes, num_rows) = (0_u64, u64::from(rows.row_group.num_rows));
-        let schema = rows.snapshot.fragment(rows.row_group).reader.schema();
+        let fragment = rows.snapshot.fragment(rows.row_group);
         rows.check_pages(&roots, &fetched, |root, claims| {
             let checked = claims.check_memory().and_then(|()| claims.check_levels());
             checked.map_err(|said| rows.column_error(root, damaged(&said)))?;
             // A dictionary is not expanded.
-            if matches!(schema.field(root).data_type(), DataType::Dictionary(..)) {
+            if matches!(fragment.field(root).data_type(), DataType::Dictionary(..)) {
                 return Ok(());
             }
             let bytes = claims.text_bytes(num_rows);
@@ -308,7 +309,7 @@ pub(super) struct ParquetReader {
 }
 
 impl ParquetReader {
-    /// Returns the object's root columns, which are those of each batch.
+    /// Returns the object's columns, which are those of each batch.
     pub(super) fn roots(&self) -> &[usize] {
         &self.roots
     }
@@ -317,7 +318,26 @@ impl ParquetReader {
     pub(super) fn next_batch(&mut self, remaining_rows: usize) -> Result<RecordBatch> {
         let reader = self.reader.as_mut();
         let next = caught(|| reader.and_then(Iterator::next).transpose().map_err(ParquetError::from));
-        next.and_then(|batch| batch.ok_or_else(|| rows_missing(remaining_rows))).map_err(|source| self.failed(source))
+        let next = next.and_then(|batch| batch.ok_or_else(|| rows_missing(remaining_rows)));
+        next.and_then(|batch| self.columns_of(batch)).map_err(|source| self.failed(source))
+    }
+
+    /// Returns the columns to read of a batch, which has whole root columns: of structs, with the fields to read.
+    fn columns_of(&self, batch: RecordBatch) -> Result<RecordBatch, ParquetError> {
+        let fragment = self.rows.snapshot.fragment(self.rows.row_group);
+        if self.roots.iter().all(|&column| fragment.inner(column).is_none()) {
+            return Ok(batch);
+        }
+        let column = |&column: &usize| {
+            let name = fragment.field(column).name();
+            let array = inner::find(&batch, name)?;
+            Some((array, Arc::clone(fragment.field(column))))
+        };
+        let columns: Option<Vec<_>> = self.roots.iter().map(column).collect();
+        let columns = columns.ok_or_else(|| damaged("a struct is read without its fields"))?;
+        let (arrays, fields): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        Ok(RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options)?)
     }
 
     /// Returns the columns of all rows, without a copy if they come in one batch.
@@ -360,7 +380,7 @@ impl ParquetReader {
     /// Decodes only one root column from the fetched bytes; returns why that fails.
     fn error_of(&self, root: usize) -> Option<ParquetError> {
         let decode = || {
-            let mut decoder = self.rows.decoder(vec![root])?;
+            let mut decoder = self.rows.decoder(&[root])?;
             if let DecodeResult::NeedsData(needed) = decoder.try_next_reader()? {
                 let Ok(Some(fetched)) = self.fetched.part(needed) else { return Ok(()) };
                 let Ok(bytes) = fetched.bytes() else { return Ok(()) };

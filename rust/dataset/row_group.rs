@@ -382,11 +382,10 @@ impl RowGroupRead {
         storing: &dyn Storing,
     ) -> Result<RecordBatch> {
         let fragment = self.rows.snapshot.fragment(self.rows.row_group);
-        let fields = fragment.reader.schema().fields();
         if num_rows == 0 {
             // Nothing was decoded.
             let roots = self.projection.iter().filter_map(|&column| fragment.columns[column]);
-            columns = roots.map(|root| (root, new_empty_array(fields[root].data_type()))).collect();
+            columns = roots.map(|root| (root, new_empty_array(fragment.field(root).data_type()))).collect();
         }
         columns.sort_by_key(|(root, _)| *root);
         let arrays: Vec<ArrayRef> = columns.into_iter().map(|(_, array)| array).collect();

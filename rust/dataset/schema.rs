@@ -16,7 +16,7 @@ use arrow_schema::{
 use parquet::errors::ParquetError;
 
 use super::parquet_columns::TOO_MUCH_TEXT;
-use super::{Fragment, RowGroupRef, Snapshot, Storing, partition};
+use super::{Fragment, RowGroupRef, Snapshot, Storing, inner, partition};
 use crate::cast;
 use crate::error::{Error, Result};
 
@@ -308,7 +308,7 @@ pub(super) fn conform(
     let mut columns = Vec::with_capacity(projection.len());
     let mut fields = Vec::with_capacity(projection.len());
     for &column in projection {
-        let field = &snapshot.schema.fields()[column];
+        let field = &snapshot.columns.fields()[column];
         let place = fragment.columns[column].and_then(|root| roots.binary_search(&root).ok());
         let array = match place.map(|place| &arrays[place]) {
             None => match fragment.constant(column) {
@@ -321,7 +321,7 @@ pub(super) fn conform(
             Some(array) => checked_cast(array, field.data_type()).map_err(|source| Error::Cast {
                 url: fragment.object.url.clone(),
                 row_group: row_group.index as usize,
-                column: field.name().clone(),
+                column: inner::shown(field.name()).into_owned(),
                 to: field.data_type().clone(),
                 source: Box::new(source),
             })?,

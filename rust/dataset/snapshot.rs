@@ -13,7 +13,7 @@ use super::find::{FilesRequest, Found, OpenRequest, Wanted, find, find_files};
 use super::manifest::Saved;
 use super::manifest::{self, Audience};
 use super::open::{Opened, Unopened};
-use super::{Fragment, fingerprint, pack, schema};
+use super::{Fragment, fingerprint, inner, pack, schema};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::metrics::{Counted, Progress};
@@ -42,6 +42,8 @@ pub struct Snapshot {
     pub(crate) row_groups: Vec<RowGroupRef>,
     /// The columns, with types that hold every fragment's values.
     pub schema: SchemaRef,
+    /// The columns, and after them the fields of their structs, which can be read on their own.
+    pub(crate) columns: SchemaRef,
     /// The identity of the dataset, in hex.
     pub fingerprint: String,
     /// Number of rows in all.
@@ -229,6 +231,7 @@ impl Snapshot {
         commit: Option<String>,
     ) -> Result<Self> {
         let schema = Arc::new(schema::unify(&mut fragments)?);
+        let columns = inner::with_inner(&schema, &mut fragments);
         let has_times = |store: &Store| matches!(store.key(), StoreKey::Local | StoreKey::FileSystem(_));
         let are_tags_times = stores.iter().all(has_times);
         let fingerprint = fingerprint::fingerprint(&fragments, &schema, are_tags_times, commit.as_deref());
@@ -242,6 +245,7 @@ impl Snapshot {
             fragments,
             row_groups,
             schema,
+            columns,
             fingerprint,
             num_rows,
             row_bytes,
@@ -273,6 +277,7 @@ impl Snapshot {
             fragments: Vec::new(),
             row_groups: sizes.iter().zip(0..).map(row_group).collect(),
             schema: Arc::new(arrow_schema::Schema::empty()),
+            columns: Arc::new(arrow_schema::Schema::empty()),
             fingerprint: "5f3a".into(),
             num_rows: sizes.iter().map(|&rows| u64::from(rows)).sum(),
             row_bytes: 1,

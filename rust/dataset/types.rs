@@ -14,6 +14,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::schema::types::{ColumnDescPtr, SchemaDescPtr};
 
+use super::inner::{self, Inner, num_leaves};
 use super::zones::with_zones;
 
 /// Maximum number of cached schemas: datasets have one, or a few over time.
@@ -43,6 +44,8 @@ pub(super) struct Types {
     pub(super) schema: SchemaRef,
     /// The index of each root column's first leaf, and finally the number of leaves.
     pub(super) first_leaves: Arc<[u32]>,
+    /// The fields of structs.
+    pub(super) inner: Arc<[Inner]>,
     /// A name that two columns share.
     pub(super) duplicate: Option<String>,
 }
@@ -105,7 +108,8 @@ impl Types {
         let fields = with_extensions(reader.schema().fields(), &mut leaves);
         let schema = Arc::new(Schema::new_with_metadata(fields, reader.schema().metadata().clone()));
         let (duplicate, first_leaves) = (duplicate(reader.schema().fields()), first_leaves(&reader));
-        Ok(Self { reader, schema, first_leaves, duplicate })
+        let inner = inner_columns(&reader, &first_leaves);
+        Ok(Self { reader, schema, first_leaves, inner, duplicate })
     }
 }
 
@@ -142,6 +146,21 @@ fn first_leaves(reader: &ArrowReaderMetadata) -> Arc<[u32]> {
         first_leaves[root + 1] += first_leaves[root];
     }
     first_leaves.into()
+}
+
+/// Returns the fields of the structs in all columns, with their leaves among those of the object.
+fn inner_columns(reader: &ArrowReaderMetadata, first_leaves: &[u32]) -> Arc<[Inner]> {
+    let columns = reader.schema().fields().iter().zip(first_leaves.windows(2));
+    let of_column = |(column, leaves): (&FieldRef, &[u32])| {
+        let (first, end) = (leaves[0] as usize, leaves[1] as usize);
+        // A type may have another number of leaves in Arrow.
+        let inner = if num_leaves(column.data_type()) == end - first { inner::of_column(column) } else { Vec::new() };
+        inner.into_iter().map(move |inner| {
+            let leaves = first + inner.leaves.start..first + inner.leaves.end;
+            Inner { leaves, ..inner }
+        })
+    };
+    columns.flat_map(of_column).collect()
 }
 
 /// Returns `fields` with Arrow's extension types for Parquet's own logical types; `leaves` are the Parquet columns

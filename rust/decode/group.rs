@@ -14,6 +14,7 @@ use super::codec::Scratch;
 use super::list::item;
 use super::tier::Depth;
 use super::{Column, Fit, Misfit};
+use crate::dataset::inner::num_leaves;
 
 const DIFFERENT: Misfit = Misfit("the leaves of a struct have different rows");
 
@@ -31,10 +32,14 @@ pub(super) struct Chain {
     pub(super) value_type: DataType,
 }
 
-/// Returns the leaves of a column in order; `None` if one is not supported.
-pub(super) fn chains(column: &Field) -> Option<Vec<Chain>> {
+/// Returns the leaves of a column in order; `None` if one is not supported. Definition levels up to `around` are of rows
+/// in which the column is NULL because a struct around it is.
+pub(super) fn chains(column: &Field, around: u8) -> Option<Vec<Chain>> {
+    if around > 0 && has_struct(column.data_type()) {
+        return None;
+    }
     let mut chains = Vec::new();
-    Descent::default().into(column, &mut chains)?;
+    Descent { def: around, ..Descent::default() }.into(column, &mut chains)?;
     if let ([chain], false) = (&mut chains[..], has_struct(column.data_type())) {
         chain.data_type = column.data_type().clone();
     }
@@ -182,11 +187,4 @@ fn list<O: OffsetSizeTrait>(item: &FieldRef, leaves: &mut dyn Iterator<Item = Ar
     let values = assemble(item, &mut lists.iter().map(|list| Arc::clone(list.values())))?;
     GenericListArray::try_new(Arc::clone(item), first.offsets().clone(), values, first.nulls().cloned())
         .map_err(|_| DIFFERENT)
-}
-
-fn num_leaves(data_type: &DataType) -> usize {
-    match data_type {
-        DataType::Struct(fields) => fields.iter().map(|field| num_leaves(field.data_type())).sum(),
-        other => elements(other).map_or(1, |item| num_leaves(item.data_type())),
-    }
 }

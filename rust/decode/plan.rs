@@ -70,12 +70,11 @@ struct LeafPlan {
     value_bytes: u64,
 }
 
-/// Plans a root column of a row group, of which the rows `wanted` are to be read; `None` if it is left to the `parquet`
-/// crate.
-pub(crate) fn plan(fragment: &Fragment, row_group: u32, root: usize, wanted: &RowSet) -> Option<ColumnPlan> {
-    let field = &fragment.reader.schema().fields()[root];
-    let chains = chains(field)?;
-    let places = fragment.leaves(root);
+/// Plans a column of a row group, of which the rows `wanted` are to be read; `None` if it is left to the `parquet` crate.
+pub(crate) fn plan(fragment: &Fragment, row_group: u32, column: usize, wanted: &RowSet) -> Option<ColumnPlan> {
+    let field = fragment.field(column);
+    let chains = chains(field, fragment.inner(column).map_or(0, |inner| inner.level))?;
+    let places = fragment.leaves(column);
     if chains.len() != places.len() || chains.len() > MOST_LEAVES {
         return None;
     }

@@ -26,7 +26,7 @@ use self::files::Noise;
 pub(crate) use self::files::{Shape, shapes};
 use super::header::PageHeader;
 use super::{Body, Column, Fit, Misfit, Scratch, plan};
-use crate::dataset::{Decoders, Snapshot, Trial};
+use crate::dataset::{Decoders, Snapshot, Trial, inner};
 use crate::error::Error;
 use crate::io::Io;
 use crate::metrics::Progress;
@@ -283,6 +283,37 @@ proptest! {
         prop_assert!(own.iter().all(|batch| batch.num_rows() <= batch_rows));
         let all = |batches: &[RecordBatch]| arrow_select::concat::concat_batches(&batches[0].schema(), batches).unwrap();
         prop_assert_eq!(all(&own), all(&parquet));
+    }
+
+    #[test]
+    fn fields_of_structs_are_those_of_the_whole_structs(
+        shape in shapes(), cuts in cuts(), batch_rows in 1_usize..200,
+    ) {
+        let body = shape.write();
+        let snapshot = open(&body).unwrap();
+        let set = set_of(&cuts, shape.num_rows);
+        let (num_roots, num_columns) = (snapshot.schema.fields().len(), snapshot.columns.fields().len());
+        prop_assert!(num_columns > num_roots);
+        for column in num_roots..num_columns {
+            let name = snapshot.columns.field(column).name();
+            let root = snapshot.schema.index_of(name.split('\0').next().unwrap()).unwrap();
+            let whole = Trial::new(&snapshot, 0, &body, set.clone()).unwrap().of_column(root);
+            let expected = inner::find(&whole.at_once(Decoders::Parquet).unwrap(), name).unwrap();
+            let field = Trial::new(&snapshot, 0, &body, set.clone()).unwrap().of_column(column).with_batch_rows(batch_rows);
+            for decoders in [Decoders::Own, Decoders::Parquet] {
+                let read = field.at_once(decoders).unwrap();
+                prop_assert!(are_same(read.column(0), &expected), "{name:?}: {read:?} instead of {expected:?}");
+                let batches = field.batches(decoders).unwrap();
+                prop_assert!(batches.iter().all(|batch| batch.num_rows() <= batch_rows));
+                let parts: Vec<&dyn Array> = batches.iter().map(|batch| batch.column(0).as_ref()).collect();
+                let read = if parts.is_empty() { expected.slice(0, 0) } else { arrow_select::concat::concat(&parts).unwrap() };
+                prop_assert!(are_same(&read, &expected), "{name:?}: {read:?} instead of {expected:?}");
+            }
+            if !matches!(expected.data_type(), DataType::Struct(_)) {
+                let own = read_own(&snapshot, column, &body, &set, batch_rows);
+                prop_assert!(own.is_some(), "{name:?} is left to the parquet crate");
+            }
+        }
     }
 
     #[test]

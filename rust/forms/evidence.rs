@@ -10,8 +10,9 @@ use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, Field};
 use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 
-use crate::dataset::Fragment;
-use crate::outputs::Origin;
+use crate::dataset::inner::num_leaves;
+use crate::dataset::{Fragment, levels_of};
+use crate::outputs::{Computed, Origin};
 use crate::query::{Answer, Dataset};
 use crate::rows::RowSet;
 use crate::selection::Selection;
@@ -79,9 +80,16 @@ impl Dataset {
         match origin {
             Origin::Stored(column) => self.evidence_of_stored(answer.selection(), *column),
             Origin::Computed(computed) => {
-                let is_full = |column: &usize| !self.evidence_of_stored(answer.selection(), *column).may_be_null;
-                let non_null = computed.columns().iter().copied().filter(|column| is_full(column)).collect();
-                Evidence { may_be_null: computed.may_be_null(&non_null), ..Evidence::unknown(field) }
+                let of_stored = |column: usize| self.evidence_of_stored(answer.selection(), column);
+                let may_be_null = |computed: &Computed| {
+                    let columns = computed.columns().iter().copied();
+                    computed.may_be_null(&columns.filter(|&column| !of_stored(column).may_be_null).collect())
+                };
+                let of_fields = computed.of_fields(self.snapshot());
+                let column = of_fields.as_ref().and_then(Computed::column);
+                let known = column.map_or_else(|| Evidence::unknown(field), of_stored);
+                let may_be_null = may_be_null(computed) && of_fields.as_ref().is_none_or(may_be_null);
+                Evidence { may_be_null, ..known }
             }
             Origin::Attached(index) => match answer.attached().and_then(|attached| attached.columns().get(*index)) {
                 Some(array) => Evidence::of_array(array),
@@ -90,10 +98,11 @@ impl Dataset {
         }
     }
 
-    /// Returns what the kept row groups' footers and the filters prove about the dataset's column `column`.
+    /// Returns what the kept row groups' footers and the filters prove about the snapshot's column `column`, or field of
+    /// structs.
     fn evidence_of_stored(&self, selection: &Selection, column: usize) -> Evidence {
         let snapshot = self.snapshot();
-        let field = &snapshot.schema.fields()[column];
+        let field = &snapshot.columns.fields()[column];
         let mut evidence = Evidence::new(field);
         let mut length = None;
         let mut last_node: Option<(*const Fragment, Node)> = None;
@@ -145,6 +154,8 @@ struct Place {
     is_nullable: bool,
     /// The definition level of a value here that is not NULL.
     level: usize,
+    /// Those of a NULL here: several, if also those of structs around it are.
+    nulls: Range<usize>,
     leaves: Range<usize>,
 }
 
@@ -154,8 +165,10 @@ impl Node {
             None if fragment.constant(column).is_some_and(|constant| !constant.is_null()) => Self::constant(),
             None => Self::missing(field),
             Some(root) => {
-                let own = &fragment.reader.schema().fields()[root];
-                Self::new(field, own, fragment.leaves(root).start, 0)
+                let around = fragment.inner(root).map_or(0, |inner| usize::from(inner.level));
+                let mut node = Self::new(field, fragment.field(root), fragment.leaves(root).start, around);
+                node.place.iter_mut().for_each(|place| place.nulls.start = 0);
+                node
             }
         }
     }
@@ -185,12 +198,14 @@ impl Node {
             }
         };
         let leaves = first_leaf..first_leaf + num_leaves(own.data_type());
-        Self { place: Some(Place { is_nullable: own.is_nullable(), level, leaves }), children }
+        let place = Place { is_nullable: own.is_nullable(), level, nulls: parent_level..level, leaves };
+        Self { place: Some(place), children }
     }
 
     /// Returns the node of a partition column that has a value.
     fn constant() -> Self {
-        Self { place: Some(Place { is_nullable: false, level: 0, leaves: 0..0 }), children: Vec::new() }
+        let place = Place { is_nullable: false, level: 0, nulls: 0..0, leaves: 0..0 };
+        Self { place: Some(place), children: Vec::new() }
     }
 
     fn missing(field: &Field) -> Self {
@@ -198,8 +213,8 @@ impl Node {
     }
 
     fn may_be_null(&self, row_group: &RowGroupMetaData) -> bool {
-        let Some(Place { is_nullable, level, leaves }) = &self.place else { return true };
-        *is_nullable && !row_group.columns()[leaves.clone()].iter().any(|leaf| has_no_null(leaf, *level))
+        let Some(Place { is_nullable, nulls, leaves, .. }) = &self.place else { return true };
+        *is_nullable && !row_group.columns()[leaves.clone()].iter().any(|leaf| has_no_null(leaf, nulls))
     }
 
     /// Returns how many lists of a column are known to be empty.
@@ -214,24 +229,17 @@ impl Node {
     }
 }
 
-/// Returns whether a leaf's footer proves that nothing is NULL at definition level `level`.
-fn has_no_null(leaf: &ColumnChunkMetaData, level: usize) -> bool {
+/// Returns whether a leaf's footer proves that nothing is NULL at some definition levels.
+fn has_no_null(leaf: &ColumnChunkMetaData, nulls: &Range<usize>) -> bool {
     // Counts by level take precedence: some writers count no value of a dictionary below a NULL struct.
     match levels_of(leaf) {
-        Some(levels) => level.checked_sub(1).and_then(|null| levels.get(null)) == Some(&0),
-        None => null_count_of(leaf) == Some(0),
+        Some(levels) => levels.get(nulls.clone()).is_some_and(|counts| counts.iter().all(|count| *count == 0)),
+        None => nulls.len() == 1 && null_count_of(leaf) == Some(0),
     }
 }
 
 fn null_count_of(leaf: &ColumnChunkMetaData) -> Option<u64> {
     leaf.statistics()?.null_count_opt()
-}
-
-/// Returns how many values of a leaf have each definition level, if its footer says so.
-fn levels_of(leaf: &ColumnChunkMetaData) -> Option<&[i64]> {
-    let levels = leaf.definition_level_histogram()?.values();
-    let num_levels = usize::try_from(leaf.column_descr().max_def_level()).unwrap_or(0) + 1;
-    (levels.len() == num_levels).then_some(levels)
 }
 
 /// Returns the fields of a struct, the item of a list, the entries of a map.
@@ -250,11 +258,6 @@ fn named_as(entries: &Field, own: &Field) -> Field {
     let fields = children_of(entries.data_type()).into_iter().zip(names);
     let fields = fields.map(|(field, name)| field.clone().with_name(name));
     entries.clone().with_data_type(DataType::Struct(fields.collect()))
-}
-
-fn num_leaves(data_type: &DataType) -> usize {
-    let children = children_of(data_type);
-    if children.is_empty() { 1 } else { children.iter().map(|child| num_leaves(child.data_type())).sum() }
 }
 
 #[cfg(test)]

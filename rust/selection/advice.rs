@@ -9,6 +9,7 @@ use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::reason::NO_TEXT;
+use crate::dataset::inner;
 use crate::error::Error;
 
 /// Minimum similarity of a function's name to be suggested.
@@ -101,7 +102,8 @@ pub(super) fn with_column(reason: String, columns: impl Iterator<Item = FieldRef
         true => field.data_type().is_string(),
         false => field.data_type().is_binary(),
     };
-    let names: Vec<String> = columns.filter(is_meant).map(|field| format!("`{}`", field.name())).collect();
+    let names: Vec<String> =
+        columns.filter(is_meant).map(|field| format!("`{}`", inner::shown(field.name()))).collect();
     let (Some(first), are) = (names.first(), if names.len() == 1 { "is" } else { "are" }) else { return reason };
     if !is_number {
         return format!("{reason}; {} {are} binary", names.join(", "));

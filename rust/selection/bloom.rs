@@ -38,7 +38,7 @@ impl Bloom {
     /// Returns the range of a root column's bloom filter; `None` if there is no usable one.
     pub(super) fn range(fragment: &Fragment, row_group: u32, root: usize) -> Option<Range<u64>> {
         let column = fragment.row_group(row_group).column(fragment.flat_leaf(root)?);
-        if !has_one_form(fragment.reader.schema().field(root).data_type()) {
+        if !has_one_form(fragment.field(root).data_type()) {
             return None;
         }
         let start = u64::try_from(column.bloom_filter_offset()?).ok()?;
@@ -50,7 +50,7 @@ impl Bloom {
     pub(super) fn parse(fragment: &Fragment, row_group: u32, root: usize, column: usize, bytes: &[u8]) -> Option<Self> {
         let leaf = fragment.flat_leaf(root)?;
         let physical_type = fragment.row_group(row_group).column(leaf).column_type();
-        let data_type = fragment.reader.schema().field(root).data_type().clone();
+        let data_type = fragment.field(root).data_type().clone();
         let filter = Sbbf::from_bytes(bytes).ok().filter(|filter| filter.num_blocks() > 0)?;
         Some(Self { column, physical_type, data_type, filter })
     }

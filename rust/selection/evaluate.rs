@@ -41,7 +41,7 @@ impl Evaluator {
     /// [Tries it out](try_out), so that what would fail on every row (a literal that cannot be cast) fails now.
     pub(super) fn try_new(snapshot: &Arc<Snapshot>, filter: &Expr, columns: &[usize], text: &str) -> Result<Self> {
         let unusable = |reason| Error::Sql { sql: sql::shortened(text), reason };
-        let schema = Schema::new(columns.iter().map(|&i| snapshot.schema.field(i).clone()).collect::<Vec<_>>());
+        let schema = Schema::new(columns.iter().map(|&i| snapshot.columns.field(i).clone()).collect::<Vec<_>>());
         let df_schema = DFSchema::try_from(schema.clone()).map_err(|error| unusable(sql::reason(&error)))?;
         let planned = panics::caught(|| sql::session().create_physical_expr(filter.clone(), &df_schema));
         let predicate = planned.map_err(unusable)?.map_err(|error| unusable(sql::reason(&error)))?;
@@ -92,7 +92,7 @@ impl Evaluator {
 
     /// Returns the fields of the columns that it reads.
     fn fields(&self) -> impl Iterator<Item = FieldRef> {
-        self.columns.iter().map(|&column| Arc::clone(&self.snapshot.schema.fields()[column]))
+        self.columns.iter().map(|&column| Arc::clone(&self.snapshot.columns.fields()[column]))
     }
 
     /// Like [`Self::evaluate`], for a column with a dictionary that has fewer values than there are rows: each value is
@@ -129,7 +129,7 @@ impl Evaluator {
         if let Some(passes) = self.passes_nulls.get() {
             return *passes;
         }
-        let fields = self.columns.iter().map(|&column| self.snapshot.schema.field(column).clone());
+        let fields = self.columns.iter().map(|&column| self.snapshot.columns.field(column).clone());
         let row = row_of_nulls(fields).ok();
         let passes = row.and_then(|row| self.mask(&row).ok()).map(|mask| mask.count_set_bits() > 0);
         // Not computed inside `get_or_init`: a child forked meanwhile would wait for it forever.

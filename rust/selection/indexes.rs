@@ -227,7 +227,7 @@ impl Judge {
                 bounds.extend(found.ok().flatten().map(|found| (index.column, found)));
             }
         }
-        let schema = &self.snapshot.schema;
+        let schema = &self.snapshot.columns;
         let blooms = Blooms { schema, columns: blooms };
         let is_absent = |(_, pruner): &(Part, Pruner)| pruner.ask(&blooms, |_| false) == [Verdict::Nothing];
         if !blooms.columns.is_empty() && self.parts.iter().any(is_absent) {

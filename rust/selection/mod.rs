@@ -62,9 +62,10 @@ pub(crate) use self::payload::Payload;
 pub(crate) use self::scan::Limits;
 pub use self::subset::{Part, Subset};
 pub use self::unknown::unknown_column;
-use crate::dataset::Snapshot;
+use crate::dataset::{Snapshot, inner};
 use crate::error::Result;
 use crate::metrics::{Counted, Metrics, Progress, Stage};
+use crate::nested;
 use crate::rows::RowSet;
 use crate::source::Connection;
 
@@ -75,7 +76,7 @@ pub struct Filter {
     /// What the text leaves open: values of parameters, numbers of classes.
     comment: String,
     expr: Expr,
-    /// The dataset columns that it reads.
+    /// The columns of the snapshot that it reads.
     columns: Vec<usize>,
     /// Whether its identity describes it completely, which is not so for a part of a query.
     is_plain: bool,
@@ -130,7 +131,7 @@ impl Filter {
 
     fn from_expr(text: String, expr: Expr, snapshot: &Snapshot) -> Self {
         let columns: BTreeSet<usize> =
-            expr.column_refs().into_iter().filter_map(|column| snapshot.schema.index_of(&column.name).ok()).collect();
+            expr.column_refs().into_iter().filter_map(|column| snapshot.columns.index_of(&column.name).ok()).collect();
         Self { text, comment: String::new(), expr, columns: columns.into_iter().collect(), is_plain: false }
     }
 
@@ -154,25 +155,30 @@ impl Filter {
         self.is_plain
     }
 
-    /// Returns whether no row with a NULL in the dataset's column `column` can pass.
+    /// Returns whether no row with a NULL in the snapshot's column `column`, or field of structs, can pass.
     pub(crate) fn rejects_null(&self, column: usize, snapshot: &Arc<Snapshot>) -> bool {
-        if !self.columns.contains(&column) {
+        let name = snapshot.columns.field(column).name();
+        if !snapshot.schema.index_of(inner::column_of(name)).is_ok_and(|column| self.columns.contains(&column)) {
             return false;
         }
-        let name = snapshot.schema.field(column).name();
-        split_conjunction(&self.expr).into_iter().any(|part| {
+        let rejects_null = |part: &Expr| {
             let read = part.column_refs();
             !read.is_empty()
                 && read.iter().all(|read| read.name == *name)
                 && Evaluator::try_new(snapshot, part, &[column], &self.text)
                     .is_ok_and(|evaluator| evaluator.rejects_nulls())
+        };
+        split_conjunction(&self.expr).into_iter().any(|part| {
+            rejects_null(part) || nested::of_fields(part, &snapshot.schema).is_some_and(|part| rejects_null(&part))
         })
     }
 
+    /// Returns the conjunction of filters, which reads only those fields of structs that it needs.
     fn all_of(filters: &[Self], snapshot: &Snapshot) -> Self {
         let text = filters.iter().map(|filter| format!("({})", filter.text)).collect::<Vec<_>>().join(" AND ");
         let exprs: Vec<_> = filters.iter().map(|filter| filter.expr.clone()).collect();
-        Self::from_expr(text, sql::all_of(&exprs), snapshot)
+        let expr = sql::all_of(&exprs);
+        Self::from_expr(text, nested::of_fields(&expr, &snapshot.schema).unwrap_or(expr), snapshot)
     }
 }
 

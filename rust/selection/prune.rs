@@ -295,11 +295,9 @@ impl<'a> Statistics<'a> {
             let constant = self.fragment.constant(index)?;
             return constant.to_array(self.schema.field(index).data_type(), self.num_containers()).ok();
         };
-        let file_schema = self.fragment.reader.schema();
+        let leaf = self.fragment.flat_leaf(root)?;
         let parquet_schema = self.fragment.reader.parquet_schema();
-        let converter =
-            StatisticsConverter::try_new(file_schema.field(root).name(), file_schema, parquet_schema).ok()?;
-        let leaf = converter.parquet_column_index()?;
+        let converter = StatisticsConverter::from_column_index(leaf, self.fragment.field(root), parquet_schema).ok()?;
         let is_usable =
             |row_group: &RowGroupMetaData| self.fragment.has_usable_bounds(root, leaf, row_group.column(leaf));
         if !self.row_groups().iter().all(is_usable) {

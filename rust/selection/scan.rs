@@ -96,11 +96,11 @@ pub(super) async fn select(
     round_trip_bytes: RoundTripBytes,
     progress: &Progress,
 ) -> Result<(Vec<RowSet>, Report)> {
-    let parts = parts::split(&filter.expr, &snapshot.schema);
+    let parts = parts::split(&filter.expr, &snapshot.columns);
     let parts: Vec<_> = parts
         .into_iter()
         .map(|part| {
-            let pruner = Pruner::new(&part.expr, &snapshot.schema, &part.columns, part.can_fail);
+            let pruner = Pruner::new(&part.expr, &snapshot.columns, &part.columns, part.can_fail);
             (part, pruner)
         })
         .collect();

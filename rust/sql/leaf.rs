@@ -10,6 +10,7 @@ use datafusion::common::{Result as PlanResult, Statistics};
 use datafusion::execution::TaskContext;
 use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, ReplaceChildrenOptions};
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties, SendableRecordBatchStream,
@@ -33,6 +34,14 @@ pub(super) trait Leaf: fmt::Debug + Send + Sync + 'static {
 
     fn statistics(&self) -> Statistics {
         Statistics::new_unknown(self.schema())
+    }
+
+    /// Returns what reads, instead of its columns, those of a projection of them; `None` if that saves nothing.
+    fn projected(&self, _projection: &ProjectionExec) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
     }
 
     /// Returns the batches; nothing is read before the first is requested.
@@ -104,6 +113,10 @@ impl<L: Leaf> ExecutionPlan for Scan<L> {
 
     fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> PlanResult<Arc<dyn ExecutionPlan>> {
         Ok(self)
+    }
+
+    fn try_swapping_with_projection(&self, projection: &ProjectionExec) -> PlanResult<Option<Arc<dyn ExecutionPlan>>> {
+        Ok(self.leaf.projected(projection).map(|leaf| Arc::new(Self::new(leaf)) as Arc<dyn ExecutionPlan>))
     }
 
     fn statistics_from_inputs(&self, _: &[Arc<Statistics>], _: &StatisticsArgs) -> PlanResult<Arc<Statistics>> {

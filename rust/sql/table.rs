@@ -6,15 +6,19 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider, default_table_source::DefaultTableSource};
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{Column, DataFusionError, Result as PlanResult, Statistics, project_schema};
 use datafusion::execution::TaskContext;
+use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableSource, TableType};
+use datafusion::physical_expr::expressions::{Column as PhysicalColumn, Literal};
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::projection::ProjectionExec;
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
 
@@ -23,6 +27,7 @@ use super::sample::{Sample, Size};
 use super::scan::{self, Scanning};
 use super::trace;
 use crate::features;
+use crate::outputs::{Computed, Origin};
 use crate::query::Dataset;
 use crate::selection::lists;
 use crate::walk::Walk;
@@ -196,6 +201,38 @@ impl Leaf for Rows {
         Sample::describe(self.sample).to_string()
     }
 
+    /// Takes columns and fields of structs: of a struct, only the fields are then read.
+    fn projected(&self, projection: &ProjectionExec) -> Option<Self> {
+        let taken: Vec<_> = projection.expr().iter().map(|column| &column.expr).collect();
+        if !taken.iter().any(|expr| expr.is::<ScalarFunctionExpr>()) {
+            return None;
+        }
+        let schema = projection.schema();
+        let mut row_place = None;
+        let (mut origins, mut fields) = (Vec::new(), Vec::new());
+        for (place, (expr, field)) in taken.into_iter().zip(schema.fields()).enumerate() {
+            match self.origin_of(expr)? {
+                Some(origin) => {
+                    origins.push(origin);
+                    fields.push(Arc::clone(field));
+                }
+                // The number of the row is there once.
+                None if row_place.is_some() => return None,
+                None => row_place = Some(place),
+            }
+        }
+        let are_same = |(origin, field): (&Origin, &FieldRef)| match origin {
+            Origin::Computed(computed) => computed.data_type() == field.data_type(),
+            _ => true,
+        };
+        if !origins.iter().zip(&fields).all(are_same) {
+            return None;
+        }
+        let metadata = self.dataset.schema().metadata().clone();
+        let dataset = self.dataset.with_columns(origins, Arc::new(Schema::new_with_metadata(fields, metadata)));
+        Some(Self { dataset, schema, row_place, sample: self.sample, limit: self.limit })
+    }
+
     fn batches(&self, context: &TaskContext) -> PlanResult<BoxStream<'static, PlanResult<RecordBatch>>> {
         let scanning = context.session_config().get_extension::<Scanning>();
         let scanning = scanning.ok_or_else(|| DataFusionError::Internal("a scan outside of a query".into()))?;
@@ -211,6 +248,46 @@ impl Leaf for Rows {
             with_rows(&schema, &batch, row_place.zip(rows))
         });
         Ok(batches.boxed())
+    }
+}
+
+impl Rows {
+    /// Returns the origin of a column, or of a field of one; the inner `None` is for the number of the row, the outer
+    /// one for what is neither.
+    fn origin_of(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<Option<Origin>> {
+        if let Some(column) = expr.downcast_ref::<PhysicalColumn>() {
+            return Some(match self.place_of(column.index()) {
+                Some(place) => Some(self.dataset.origins().get(place)?.clone()),
+                None => None,
+            });
+        }
+        let expr = self.field_of(expr)?;
+        let computed = Computed::try_new(expr, self.dataset.snapshot(), "").ok()?;
+        Some(Some(Origin::Computed(Arc::new(computed))))
+    }
+
+    /// Returns an expression that takes fields of a column as one over the columns of the snapshot.
+    fn field_of(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<Expr> {
+        if let Some(column) = expr.downcast_ref::<PhysicalColumn>() {
+            return trace::stored(&self.dataset, self.place_of(column.index())?);
+        }
+        let call = expr.downcast_ref::<ScalarFunctionExpr>().filter(|call| call.name() == "get_field")?;
+        let (of, keys) = call.args().split_first()?;
+        let key = |key: &Arc<dyn PhysicalExpr>| {
+            let key = key.downcast_ref::<Literal>()?;
+            Some(Expr::Literal(key.value().clone(), None))
+        };
+        let args = std::iter::once(self.field_of(of)).chain(keys.iter().map(key)).collect::<Option<Vec<_>>>()?;
+        Some(Expr::ScalarFunction(ScalarFunction { func: Arc::new(call.fun().clone()), args }))
+    }
+
+    /// Returns the column of the dataset that a column of the table is; `None` for the number of the row.
+    fn place_of(&self, column: usize) -> Option<usize> {
+        match self.row_place {
+            Some(row) if column == row => None,
+            Some(row) if column > row => Some(column - 1),
+            _ => Some(column),
+        }
     }
 }
 

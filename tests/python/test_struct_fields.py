@@ -1,0 +1,275 @@
+"""Fields of structs: only theirs are read, their statistics decide, and their values are those of other engines."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_ROWS = 6_000
+ROW_GROUP_ROWS = 500
+LARGE = 1_000
+"""Bytes of the field that nobody asks for."""
+
+
+def rows_of(rng: random.Random) -> list[dict[str, Any]]:
+    """Rows of structs with NULLs at every depth; `line` ascends."""
+
+    def maybe(value: Any) -> Any:
+        return None if rng.random() < 0.1 else value
+
+    return [
+        {
+            "id": number,
+            "meta": maybe(
+                {
+                    "body": rng.randbytes(LARGE),
+                    "line": maybe(number),
+                    "name": maybe(f"n{rng.randrange(30)}"),
+                    "tags": maybe([f"t{rng.randrange(5)}" for _ in range(rng.randrange(3))]),
+                    "at": maybe({"x": maybe(rng.randrange(100)), "y": maybe(rng.random()), "flag": rng.random() < 0.5}),
+                }
+            ),
+            "more": maybe({"score": maybe(rng.random() * 10)}),
+        }
+        for number in range(NUM_ROWS)
+    ]
+
+
+@pytest.fixture(scope="module", params=["index", "no index", "version 2"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two objects; the second has the fields in another order, one of another type, and one more."""
+    folder = tmp_path_factory.mktemp("structs")
+    rows = rows_of(random.Random(3))
+    half = NUM_ROWS // 2
+    tables = [pa.Table.from_pylist(rows[:half]), pa.Table.from_pylist(rows[half:])]
+    meta = {field.name: field for field in tables[1].schema.field("meta").type}
+    meta["line"] = meta["line"].with_type(pa.int32())
+    fields = [meta[name] for name in ("at", "line", "tags", "name", "body")]
+    other = pa.struct([*fields, pa.field("extra", pa.int16())])
+    added = [row["meta"] and row["meta"] | {"extra": row["id"] % 7} for row in rows[half:]]
+    tables[1] = tables[1].set_column(1, "meta", pa.array(added, other))
+    for number, table in enumerate(tables):
+        pq.write_table(
+            table,
+            folder / f"{number}.parquet",
+            row_group_size=ROW_GROUP_ROWS,
+            compression="none",
+            write_page_index=request.param == "index",
+            max_rows_per_page=100,
+            data_page_version="2.0" if request.param == "version 2" else "1.0",
+        )
+    return folder
+
+
+@pytest.fixture
+def ds(folder: Path) -> fb.Dataset:
+    return fb.load_dataset(folder, split="train")
+
+
+def of_duckdb(folder: Path, query: str) -> pa.Table:
+    files = [str(path) for path in sorted(folder.iterdir())]
+    with duckdb.connect() as connection:
+        connection.execute("SET preserve_insertion_order = true; SET threads = 1")
+        connection.read_parquet(files, union_by_name=True).create_view("dataset")
+        return connection.sql(query).to_arrow_table()
+
+
+CONDITIONS = [
+    "meta['line'] < 700",
+    "meta['line'] BETWEEN 2900 AND 3100",
+    "meta['line'] = 4242",
+    "meta['line'] IS NULL",
+    "meta['line'] IS NOT NULL",
+    "NOT (meta['line'] > 50)",
+    "meta['name'] = 'n7'",
+    "meta['name'] IN ('n1', 'n2') AND meta['line'] > 5000",
+    "meta['name'] LIKE 'n1%' OR meta['at']['x'] = 3",
+    "meta['at']['x'] + meta['line'] > 5990",
+    "meta['at']['flag']",
+    "NOT meta['at']['flag']",
+    "meta['at']['y'] > 0.99",
+    "meta['at'] IS NULL AND meta['line'] < 100",
+    "meta['extra'] = 3",
+    "meta['extra'] IS NULL",
+    "meta IS NULL",
+    "meta IS NULL AND id < 900",
+    "meta IS NOT NULL AND meta['line'] IS NULL",
+    "more['score'] > 9.9 OR more IS NULL",
+    "coalesce(meta['line'], -1) = -1",
+    "length(meta['tags']) = 2 AND meta['tags'][1] = 't1'",
+]
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_filters_keep_what_other_engines_keep(ds: fb.Dataset, folder: Path, condition: str) -> None:
+    expected = of_duckdb(folder, f"SELECT id FROM dataset WHERE {condition}")["id"].to_pylist()
+    assert ds.filter(condition).select_columns("id")[:]["id"] == expected
+    assert pa.table(ds.sql(f"SELECT id FROM dataset WHERE {condition}"))["id"].to_pylist() == expected
+
+
+COLUMNS = [
+    "meta['line'] AS line",
+    "meta['name'] AS name, id",
+    "meta['tags'] AS tags",
+    "meta['at']['x'] AS x, meta['at']['y'] AS y, more['score'] AS score",
+    "meta['at'] AS at",
+    "meta['at'] AS at, meta['at']['x'] AS x",
+    "meta['line'] AS line, meta",
+    "meta['line'] * 2 + coalesce(meta['at']['x'], 0) AS sum, meta['extra'] AS extra",
+    "upper(meta['name']) AS upper, meta['line'] IS NULL AS missing",
+    "meta['at']['flag'] AS flag, meta['body'] AS body",
+]
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_columns_are_those_of_other_engines(ds: fb.Dataset, folder: Path, columns: str) -> None:
+    ours = pa.table(ds.sql(f"SELECT {columns} FROM dataset"))
+    assert ours.to_pylist() == of_duckdb(folder, f"SELECT {columns} FROM dataset").to_pylist()
+    some = ds.sql(f"SELECT {columns} FROM dataset WHERE meta['line'] % 11 = 3")
+    wanted = of_duckdb(folder, f"SELECT {columns} FROM dataset WHERE meta['line'] % 11 = 3").to_pylist()
+    assert pa.table(some).to_pylist() == wanted
+    numbers = [5, 0, 17, 5]
+    assert pa.table(some.gather(numbers)).to_pylist() == [wanted[number] for number in numbers]
+
+
+def test_only_the_fields_that_are_needed_are_read(ds: fb.Dataset) -> None:
+    whole = ds.explain()["payload_bytes"]
+    assert whole > NUM_ROWS * LARGE * 0.8
+    for condition in CONDITIONS:
+        facts = ds.filter(condition).select_columns("id").explain()
+        is_of_fields = "meta IS" not in condition and "'at'] IS" not in condition
+        assert (facts["selection_bytes"] < whole / 20) == is_of_fields or not is_of_fields, (condition, facts)
+    for columns in COLUMNS[:4] + COLUMNS[7:9]:
+        made = ds.sql(f"SELECT {columns} FROM dataset")
+        assert made.explain()["payload_bytes"] < whole / 20, columns
+        stream = made.batches(1000)
+        assert sum(map(len, stream)) == NUM_ROWS
+        assert stream.stats()["bytes_fetched"] < whole / 20, columns
+
+
+def test_statistics_of_fields_decide(ds: fb.Dataset, folder: Path) -> None:
+    facts = ds.filter("meta['line'] < 700").explain()
+    assert facts["row_groups_pruned"] == NUM_ROWS // ROW_GROUP_ROWS - 2
+    assert ds.filter("meta['line'] > 1000000").explain()["selection_bytes"] == 0
+    # The first object does not have it.
+    assert ds.filter("meta['extra'] >= 0").explain()["row_groups_pruned"] >= NUM_ROWS // ROW_GROUP_ROWS // 2
+    has_index = pq.ParquetFile(next(folder.iterdir())).metadata.row_group(0).column(0).has_offset_index
+    pages = ds.filter("meta['line'] BETWEEN 110 AND 120").explain()
+    assert (pages["pages_pruned"] >= 3) == has_index, pages
+
+
+def test_bloom_filters_of_fields_decide(tmp_path: Path) -> None:
+    rng = random.Random(4)
+    keys = [f"{rng.getrandbits(128):032x}" for _ in range(NUM_ROWS)]
+    table = pa.table({"meta": [{"key": key, "line": number} for number, key in enumerate(keys)]})
+    options = {"meta.key": {"ndv": ROW_GROUP_ROWS, "fpp": 0.001}}
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=ROW_GROUP_ROWS, bloom_filter_options=options)
+    kept = fb.load_dataset(tmp_path, split="train").filter(f"meta['key'] = '{keys[4321]}'")
+    assert kept[:]["meta"] == [{"key": keys[4321], "line": 4321}]
+    facts = kept.explain()
+    assert facts["row_groups_pruned_by_bloom"] >= NUM_ROWS // ROW_GROUP_ROWS - 2, facts
+
+
+def test_nulls_that_a_writer_does_not_count_keep_no_row(tmp_path: Path) -> None:
+    """Some writers do not count values of dictionaries below NULL structs."""
+    names = pa.array(["a", "a", None, "a"] * 50).dictionary_encode()
+    is_null = pa.array([False, True, False, False] * 50)
+    meta = pa.StructArray.from_arrays([names, pa.array(range(200))], ["name", "line"], mask=is_null)
+    pq.write_table(pa.table({"id": range(200), "meta": meta}), tmp_path / "a.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    kept = [row for row in range(200) if row % 4 in (0, 3)]
+    assert ds.filter("meta['name'] = 'a'")[:]["id"] == kept
+    assert ds.filter("meta['name'] IS NOT NULL")[:]["id"] == kept
+    assert ds.filter("meta['name'] IS NULL")[:]["id"] == [row for row in range(200) if row % 4 in (1, 2)]
+    assert ds.filter("meta['line'] >= 0")[:]["id"] == [row for row in range(200) if row % 4 != 1]
+    batch = next(iter(ds.sql("SELECT meta['line'] AS line FROM dataset").to_torch(200)))
+    assert batch["line"].mask.tolist() == [row % 4 != 1 for row in range(200)]
+
+
+def test_fields_become_the_tensors_that_columns_become(tmp_path: Path) -> None:
+    rows = [{"tokens": list(range(row, row + 8)), "name": f"n{row}"} for row in range(100)]
+    table = pa.table({"meta": rows, "tokens": [row["tokens"] for row in rows]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=30)
+    ds = fb.load_dataset(tmp_path, split="train")
+    both = ds.sql("SELECT meta['tokens'] AS field, tokens FROM dataset WHERE meta['name'] <> 'n3'")
+    for batch in both.shuffle(seed=1).to_torch(10):
+        assert batch["field"].shape[1:] == (8,)
+        assert batch["field"].equal(batch["tokens"])
+
+
+QUERIES = [
+    "SELECT count(*) AS n, max(meta['line']) AS most FROM dataset",
+    "SELECT meta['name'] AS name, count(*) AS n, sum(meta['at']['x']) AS x FROM dataset GROUP BY 1 ORDER BY 1",
+    "SELECT id, meta['at']['y'] AS y FROM dataset WHERE meta['line'] > 5000 ORDER BY 2 DESC NULLS LAST, id LIMIT 9",
+    "SELECT a.id, b.meta['line'] AS line FROM dataset a JOIN dataset b ON a.id = b.meta['line'] WHERE a.id < 40 "
+    "ORDER BY 1",
+    "SELECT id, lag(meta['line']) OVER (ORDER BY id) AS before FROM dataset ORDER BY id LIMIT 30",
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries_answer_as_other_engines_do(ds: fb.Dataset, folder: Path, query: str) -> None:
+    assert pa.table(ds.query(query)).to_pylist() == of_duckdb(folder, query).to_pylist()
+
+
+def test_queries_read_only_the_fields_that_they_need(tmp_path: Path) -> None:
+    meta = [{"body": bytes(2000), "line": number, "name": f"n{number % 7}"} for number in range(2000)]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"meta": meta}), path, use_dictionary=False, compression="none")
+    whole = path.read_bytes()
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    assert column.path_in_schema == "meta.body"
+    # What is read of it fails.
+    damaged = bytearray(whole)
+    damaged[column.data_page_offset : column.data_page_offset + column.total_compressed_size] = bytes(
+        column.total_compressed_size
+    )
+    path.write_bytes(damaged)
+    ds = fb.load_dataset(path, split="train")
+    query = "SELECT meta['name'] AS name, max(meta['line']) AS most FROM dataset GROUP BY 1 ORDER BY 1"
+    expected = [{"name": f"n{name}", "most": max(range(name, 2000, 7))} for name in range(7)]
+    assert pa.table(ds.query(query)).to_pylist() == expected
+    with pytest.raises(fb.DataError, match=r"`meta\.body`"):
+        list(ds.query("SELECT max(length(encode(meta['body'], 'hex'))) AS n FROM dataset"))
+
+
+def test_shuffled_tensors_and_resume_of_fields(ds: fb.Dataset) -> None:
+    made = ds.sql("SELECT id, meta['line'] AS line, meta['at']['y'] AS y FROM dataset WHERE meta['line'] IS NOT NULL")
+    stream = made.shuffle(seed=5, shuffle_bytes="1 MiB").to_torch(64, rank=0, world_size=1)
+    batches = iter(stream)
+    got = [next(batches) for _ in range(20)]
+    state = stream.state_dict()
+    got += list(batches)
+    # The filter says that there is no NULL.
+    assert all(batch["line"].equal(batch["id"]) for batch in got)
+    other = made.shuffle(seed=5, shuffle_bytes="1 MiB").to_torch(64, rank=0, world_size=1)
+    other.load_state_dict(state)
+    rest = [batch["id"].tolist() for batch in other]
+    assert rest == [batch["id"].tolist() for batch in got[20:]]
+
+
+def test_a_damaged_page_of_a_field_is_named(tmp_path: Path) -> None:
+    meta = [{"name": f"n{number}", "line": number} for number in range(1000)]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"meta": meta}), path, use_dictionary=False, write_page_checksum=True, compression="none")
+    body = bytearray(path.read_bytes())
+    column = pq.ParquetFile(path).metadata.row_group(0).column(1)
+    assert column.path_in_schema == "meta.line"
+    body[column.data_page_offset + column.total_compressed_size - 5] ^= 0xFF
+    path.write_bytes(body)
+    ds = fb.load_dataset(path, split="train")
+    with pytest.raises(fb.DataError, match=r"`meta\.line` in row group 0 of .*a\.parquet"):
+        len(ds.filter("meta['line'] % 2 = 0"))
+    with pytest.raises(fb.DataError, match=r"`meta\.line` in row group 0 of .*a\.parquet"):
+        list(ds.sql("SELECT meta['line'] AS line FROM dataset").batches(10))
+    assert len(ds.filter("meta['name'] LIKE '%7'")) == 100

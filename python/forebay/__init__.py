@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Never
 
 from forebay import familiar, hf
 from forebay._lib import Batch, __version__
+from forebay.column import Column
 from forebay.columns import DictionaryEncoded, Masked, Ragged
 from forebay.dataloader import DataLoader
 from forebay.dataset import Dataset
@@ -63,6 +64,7 @@ __all__ = [
     "AgreementError",
     "Batch",
     "ClosedError",
+    "Column",
     "ColumnNotFoundError",
     "DataError",
     "DataLoader",

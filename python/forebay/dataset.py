@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 from forebay import _lib, display, familiar
 from forebay.access import is_number, row_numbers
 from forebay.casts import cast_query, check_features
+from forebay.column import Column
 from forebay.compat import DatasetsFormat, locate, refuse_media
 from forebay.distributed import current_world
 from forebay.engines import check_datafusion
@@ -536,12 +537,13 @@ class Dataset(_MapStyle):
         """Returns one or several rows by number, in the dataset's [format](#with_format); without one, dicts.
 
         Takes row numbers (negative ones count from the end), slices with steps, lists and arrays of row numbers, and
-        arrays with a Boolean per row. Numbers count the kept rows, in the dataset's order.
+        arrays with a Boolean per row. Numbers count the kept rows, in the dataset's order. The name of a column gives
+        that [Column](#forebay.Column), which reads nothing yet.
 
         Raises:
             RowIndexError: a row number is out of range.
             SettingError: the dataset is shuffled, or the key has none of these forms.
-            ColumnNotFoundError: the key is a text, and not even the name of a column.
+            ColumnNotFoundError: the key is a text, and not the name of a column.
             TensorError: a column has no form in the format.
             DataError: bytes cannot be decoded.
             StoreError: the store fails.
@@ -552,14 +554,11 @@ class Dataset(_MapStyle):
             {'path': 'src/999.rs', 'size': 2997}
             >>> small[4:0:-2]
             {'path': ['src/4.rs', 'src/2.rs'], 'size': [12, 6]}
+            >>> small["size"][:3]
+            [0, 3, 6]
         """
         if isinstance(key, str):
-            self.select_columns(key)
-            column = f"ds.select_columns({key!r})"
-            raise SettingError(
-                f"row: {key!r} is the name of a column, not a row number; `{column}[:][{key!r}]` is that column in "
-                f"memory, and `{column}.iter()` goes through it"
-            )
+            return Column(self, key)
         batch = self.gather(key)
         try:
             if is_number(key):

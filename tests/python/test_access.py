@@ -154,7 +154,7 @@ def test_rows_come_in_the_format_of_the_dataset(ds: fb.Dataset) -> None:
         (-901, IndexError, "no row -901"),
         ([0, 900], fb.RowIndexError, "no row 900"),
         (1 << 80, fb.RowIndexError, "no row 1208925819614629174706176"),
-        ("lang", fb.SettingError, "select_columns\\('lang'\\)"),
+        ("no column", fb.ColumnNotFoundError, "no column"),
         (True, fb.SettingError, "True"),
         (1.0, fb.SettingError, "1.0"),
         (None, fb.SettingError, "None"),
@@ -295,3 +295,76 @@ def test_a_query_has_no_shards_but_shards_have_queries(ds: fb.Dataset) -> None:
         ds.sql("SELECT id FROM dataset ORDER BY id DESC LIMIT 5").shard(0, 2)
     first = ds.shard(0, 2).sql("SELECT id FROM dataset ORDER BY id DESC LIMIT 2")[:]["id"]
     assert first == [len(ds.shard(0, 2)) - 1, len(ds.shard(0, 2)) - 2]
+
+
+def test_a_column_by_name_is_that_of_datasets(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    import datasets
+
+    meta = [None if row % 7 == 3 else {"source": f"s{row % 3}", "at": {"line": row}} for row in range(90)]
+    table = pa.table({"id": range(90), "name": [f"n{row}" for row in range(90)], "meta": meta})
+    ds, theirs = write(tmp_path, table), datasets.Dataset(table)
+    for form in (None, "numpy", "torch"):
+        ours, others = ds.with_format(form), theirs.with_format(form)
+        for key in (0, -1, slice(3, 9), slice(None, None, -20), [5, 2, 5]):
+            assert repr(ours["id"][key]) == repr(others["id"][key])
+            assert list(ours["name"][key]) == list(others["name"][key])
+        assert list(ours["id"]) == list(others["id"])
+        assert len(ours["id"]) == len(others["id"]) == 90
+    assert ds["name"] == list(theirs["name"]) == ds["name"]
+    assert ds["name"] != ds["id"]
+    assert ds["name"] != tuple(ds["name"])
+    assert 7 in ds["id"]
+    assert 90 not in ds["id"]
+    assert ds.filter("id % 2 = 0")["id"][:3] == [0, 2, 4]
+    assert ds["meta"][4] == meta[4]
+    assert ds["meta"]["source"][:] == [row and row["source"] for row in meta]
+    assert ds["meta"]["at"]["line"][::30] == [0, 30, 60]
+
+
+def test_libraries_take_a_column_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({"id": range(900), "words": [["a"] * (row % 3) for row in range(900)]})
+    ds = write(tmp_path, table)
+    # Row by row, each would be a read of its own.
+    monkeypatch.setattr(fb.Column, "__getitem__", None)
+    assert np.asarray(ds["id"]).tolist() == np.array(ds["id"], "float32", copy=True).tolist() == list(range(900))
+    assert np.asarray(ds["id"], "float32").dtype == np.float32
+    assert pd.Series(ds["id"]).tolist() == list(range(900))
+    assert pl.Series(ds["words"]).to_list() == pa.chunked_array(ds["words"]).to_pylist() == table["words"].to_pylist()
+    assert pa.table({"id": ds["id"], "words": ds["words"]}) == table
+    assert pa.array(ds["id"], pa.int16()).type == pa.int16()
+    assert torch.tensor(list(ds["id"])).sum() == 900 * 899 // 2
+
+
+def test_a_column_of_a_shuffled_dataset_is_in_its_order(tmp_path: Path) -> None:
+    ds = write(tmp_path, pa.table({"id": range(900), "name": [f"n{row}" for row in range(900)]})).shuffle(seed=4)
+    expected = [row["id"] for row in ds]
+    assert list(ds["id"]) == np.asarray(ds["id"]).tolist() == expected != sorted(expected)
+    assert list(ds["name"]) == [f"n{row}" for row in expected]
+    with pytest.raises(fb.SettingError, match="^row: a shuffled dataset has another order in each epoch"):
+        ds["id"][0]
+
+
+def test_a_column_reads_no_other_and_nothing_before_it_is_asked(tmp_path: Path) -> None:
+    wide = {"source": "x" * 3000}
+    table = pa.table({"id": range(900), "meta": [wide | {"line": row} for row in range(900)]})
+    ds = write(tmp_path, table, use_dictionary=False, compression="none")
+    for column in (ds["id"], ds["meta"]["line"]):
+        assert "Column('" in repr(column)
+        stream = column._dataset.batches(900)
+        assert sum(map(len, stream)) == 900
+        assert stream.stats()["bytes_fetched"] < 100_000
+
+
+def test_a_wrong_name_of_a_column_or_a_field_lists_those_there_are(tmp_path: Path) -> None:
+    ds = write(tmp_path, pa.table({"id": range(90), "meta": [{"line": row} for row in range(90)]}))
+    with pytest.raises(fb.ColumnNotFoundError, match="^no column `mate`; did you mean `meta`"):
+        ds["mate"]
+    with pytest.raises(fb.QueryError, match='`"meta"` has no field `li\'ne`; did you mean `line`'):
+        ds["meta"]["li'ne"]
+    with pytest.raises(fb.QueryError, match='`"id"` is Int64, and has no field `line`'):
+        ds["id"]["line"]
+    with pytest.raises(fb.RowIndexError, match="90"):
+        ds["id"][90]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(ds["id"])

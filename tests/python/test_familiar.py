@@ -203,15 +203,6 @@ def test_names_of_columns_for_rows_say_how_columns_are_chosen(ds):
         ds.select("lang")
 
 
-def test_a_column_by_name_says_how_it_is_read(ds):
-    with pytest.raises(fb.SettingError, match="^row: 'lang' is the name of a column, not a row number; `") as refused:
-        ds["lang"]
-    in_memory, in_turn = (eval(code, {"ds": ds}) for code in _code(str(refused.value)))
-    assert in_memory == [row["lang"] for row in in_turn] == ["de", "en"] * 50
-    with pytest.raises(fb.ColumnNotFoundError, match="^no column `lagn`; did you mean `lang`"):
-        ds["lagn"]
-
-
 def test_the_module_lists_what_is_public():
     listed = dir(fb)
     assert listed == sorted(listed)

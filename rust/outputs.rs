@@ -71,7 +71,7 @@ impl Computed {
 
     /// Returns the same over fields of structs, if it takes some and no whole struct.
     pub(crate) fn of_fields(&self, snapshot: &Snapshot) -> Option<Self> {
-        self.with(nested::of_fields(&self.expr, &snapshot.schema)?, snapshot)
+        self.with(nested::of_fields(&self.expr, &snapshot.columns)?, snapshot)
     }
 
     /// Returns the same with another form of its expression; `None` if that is of another type.
@@ -216,7 +216,7 @@ fn with_nested(origins: &Arc<[Origin]>, snapshot: &Snapshot) -> Arc<[Origin]> {
         Origin::Stored(column) => Some(*column),
         _ => None,
     });
-    let Some(nested) = NestedProjection::of(&snapshot.schema, exprs, whole) else { return Arc::clone(origins) };
+    let Some(nested) = NestedProjection::of(&snapshot.columns, exprs, whole) else { return Arc::clone(origins) };
     let with_fields = |origin: &Origin| match origin {
         Origin::Computed(computed) => {
             let computed = computed.with(nested.apply(computed.expr())?, snapshot)?;

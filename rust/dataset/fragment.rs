@@ -178,8 +178,11 @@ impl Fragment {
         match leaf.column_descr().max_def_level() {
             0 => Some(0),
             // Some writers count no value of a dictionary below a NULL struct.
-            _ if self.inner(column).is_some() => {
-                let (_, below) = levels_of(leaf)?.split_last()?;
+            _ if let Some(inner) = self.inner(column) => {
+                let (_, mut below) = levels_of(leaf)?.split_last()?;
+                if inner.is_presence() {
+                    below = below.get(..=usize::from(inner.level))?;
+                }
                 below.iter().map(|&count| u64::try_from(count).ok()).sum()
             }
             _ => leaf.statistics()?.null_count_opt(),

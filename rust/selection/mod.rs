@@ -169,7 +169,7 @@ impl Filter {
                     .is_ok_and(|evaluator| evaluator.rejects_nulls())
         };
         split_conjunction(&self.expr).into_iter().any(|part| {
-            rejects_null(part) || nested::of_fields(part, &snapshot.schema).is_some_and(|part| rejects_null(&part))
+            rejects_null(part) || nested::of_fields(part, &snapshot.columns).is_some_and(|part| rejects_null(&part))
         })
     }
 
@@ -178,7 +178,7 @@ impl Filter {
         let text = filters.iter().map(|filter| format!("({})", filter.text)).collect::<Vec<_>>().join(" AND ");
         let exprs: Vec<_> = filters.iter().map(|filter| filter.expr.clone()).collect();
         let expr = sql::all_of(&exprs);
-        Self::from_expr(text, nested::of_fields(&expr, &snapshot.schema).unwrap_or(expr), snapshot)
+        Self::from_expr(text, nested::of_fields(&expr, &snapshot.columns).unwrap_or(expr), snapshot)
     }
 }
 

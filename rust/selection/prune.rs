@@ -33,6 +33,7 @@ use super::long_list::LongList;
 use super::{numbers, sql};
 use crate::cast;
 use crate::dataset::Fragment;
+use crate::dataset::inner::Inner;
 use crate::walk::Walk;
 
 /// What the statistics say about one row group.
@@ -334,7 +335,9 @@ impl PruningStatistics for Statistics<'_> {
 
     fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
         let index = self.schema.index_of(&column.name).ok()?;
-        if self.fragment.columns[index].is_some() && self.schema.field(index).data_type().is_nested() {
+        let root = self.fragment.columns[index];
+        let is_presence = root.and_then(|root| self.fragment.inner(root)).is_some_and(Inner::is_presence);
+        if root.is_some() && !is_presence && self.schema.field(index).data_type().is_nested() {
             // The count is of the NULLs in its values, at any depth; they may be as many as there are rows.
             return None;
         }

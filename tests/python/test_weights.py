@@ -55,6 +55,30 @@ CONFIGURATIONS: dict[str, Callable[[fb.Dataset], fb.Dataset]] = {
 }
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_copies_of_a_row_have_memory_of_their_own(dataset: fb.Dataset, batch_size: int) -> None:
+    drawn = dataset.shuffle(5, weights="CASE WHEN id < 9 THEN 100.0 ELSE 1.0 END", num_samples=2000)
+    expected = [ids(batch) for batch in drawn.batches(batch_size)]
+    assert max(Counter(row for rows in expected for row in rows).values()) > 50
+    kept = []
+    for number, (batch, rows) in enumerate(zip(drawn.to_torch(batch_size), expected, strict=True)):
+        assert batch["id"].tolist() == rows
+        if number % 3:
+            batch["id"].fill_(-1)
+        else:
+            kept.append((batch["id"], rows))
+    assert all(tensor.tolist() == rows for tensor, rows in kept)
+
+
+def test_rows_that_are_asked_for_twice_have_memory_of_their_own(dataset: fb.Dataset) -> None:
+    rows = dataset.with_format("torch")
+    for _ in range(2):
+        found = rows[[3, 3, 4, 3]]["id"]
+        assert found.tolist() == [3, 3, 4, 3]
+        found[0] = -1
+        assert found.tolist() == [-1, 3, 4, 3]
+
+
 @pytest.mark.parametrize(
     "loop",
     {

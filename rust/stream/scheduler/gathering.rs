@@ -69,7 +69,12 @@ impl Scheduler {
 
     /// Returns whether a batch that is a slice of decoded rows may keep all of them alive until the consumer is done
     /// with it.
+    ///
+    /// Not if a row may be drawn again: consumers may write to their batches, so each must have a copy of its own.
     fn may_be_view(&self, batch: &PlannedBatch) -> bool {
+        if self.plan.is_drawn() {
+            return false;
+        }
         let [key] = &*batch.pieces else { return false };
         let Some(Resident { stage: Stage::Ready(held, _), .. }) = self.residents.get(key) else { return false };
         let shown = self.copied_bytes(batch);

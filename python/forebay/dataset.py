@@ -456,8 +456,8 @@ class Dataset(_MapStyle):
 
         Each pass is an epoch of the dataset without `repeat`, with its own last batch and remainder: no batch holds
         rows of two passes. Epoch `e` of `ds.repeat(k)` has the orders of epochs `e * k` to `e * k + k - 1` of `ds`; an
-        endless epoch `e` begins with the order of epoch `e`. A state names its pass, and so is valid for any number of
-        passes. Whatever counts rows (`len`, `ds[i]`, SQL) counts each row once.
+        endless epoch `e` has the orders of all epochs from `e` on. A state names its pass, and so is valid for any
+        number of passes. Whatever counts rows (`len`, `ds[i]`, SQL) counts each row once.
 
         Args:
             num_times: Passes per epoch; endless by default. Multiplies the passes of a dataset that is repeated

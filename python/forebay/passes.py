@@ -1,7 +1,8 @@
 """Passes: an epoch may go through the dataset several times, endlessly, or stop in the middle.
 
 Each pass has its own order, remainder and last batch, and no batch holds rows of two passes. Passes are counted from 0
-over all epochs, so that no order comes twice. A state names the pass, and so is the same with and without `repeat`.
+over all epochs, so that no order comes twice. A state names the pass, and so is valid with and without `repeat`. That
+of an endless epoch, which goes through all later passes, also names the epoch.
 """
 
 from __future__ import annotations

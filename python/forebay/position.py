@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from forebay.options import ReadOptions, ShareOptions
     from forebay.states import Hole
 
+_OF_PYTHON = ("worker", "steps", "repeat", "pack")
+"""The fields of states that the core does not know."""
+
 
 class Position:
     """The position of one rank among the batches of a dataset: its epoch and cursor, which states save."""
@@ -310,6 +313,9 @@ class Position:
         state: dict[str, Any] = json.loads(self.reader.state(at.cursor.epoch, at.cursor.position))
         if self._passes.steps is not None:
             state["steps"] = {"epoch": at.epoch, "done": at.cursor.done}
+        elif self._passes.number is None:
+            # Every earlier epoch goes through this pass, too.
+            state["repeat"] = {"epoch": at.epoch}
         if holes := self.holes:
             state["holes"] = holes
         if self._worker_mark is not None:
@@ -325,7 +331,7 @@ class Position:
         check_state(state)
         self._check_kind(state)
         try:
-            text = json.dumps({key: value for key, value in state.items() if key not in ("worker", "steps", "pack")})
+            text = json.dumps({key: value for key, value in state.items() if key not in _OF_PYTHON})
         except (TypeError, ValueError, RecursionError) as error:
             raise StateError(f"not a Forebay state: {error}") from error
         if state.get("holes") and not self._takes_holes:
@@ -366,6 +372,13 @@ class Position:
             epoch, done = (steps.get(name) if isinstance(steps, dict) else None for name in ("epoch", "done"))
             if type(epoch) is not int or type(done) is not int or min(epoch, done) < 0 or done > MOST_DONE:
                 raise StateError(f"not a Forebay state: steps: expected an epoch and the steps done, got {steps!r}")
+        elif self._passes.number is None and "repeat" in state:
+            repeat = state["repeat"]
+            epoch = repeat.get("epoch") if isinstance(repeat, dict) else None
+            if type(epoch) is not int or not 0 <= epoch <= cursor.epoch:
+                raise StateError(
+                    f"not a Forebay state: repeat: expected an epoch up to pass {cursor.epoch}, got {repeat!r}"
+                )
         if epoch > most or cursor.epoch > MOST_EPOCH:
             raise StateError(f"not a Forebay state: epoch: expected 0 to {most}, got {max(epoch, cursor.epoch)}")
         return epoch, done

@@ -215,6 +215,95 @@ def test_without_an_end_passes_follow_each_other(
         assert rest == list(itertools.islice(passes(orders, share), 33, 42))
 
 
+def endless(shuffled: fb.Dataset, kind: str, **settings: Any) -> Any:
+    """An endless stream, or a loader of one."""
+    repeated = shuffled.repeat()
+    if kind == "DataLoader":
+        return fb.DataLoader(repeated, 24, **settings)
+    if kind == "mapped":
+        return repeated.map(functions.unchanged, batched=True).to_torch(24, **settings)
+    return repeated.batches(24, **settings) if kind == "batches" else repeated.to_torch(24, **settings)
+
+
+def epochs_of(loader: Any, last: int, num_batches: int, num_seen: int = 0) -> Iterator[list[int]]:
+    """Yields batches as programs loop that count their steps: each epoch ends after `num_batches`."""
+    for epoch in range(loader.epoch, last + 1):
+        loader.set_epoch(epoch)
+        yield from (ids(batch) for batch in itertools.islice(loader, num_batches - num_seen))
+        num_seen = 0
+
+
+@pytest.mark.parametrize("kind", ["to_torch", "batches", "DataLoader", "mapped"])
+@pytest.mark.parametrize("cut", [0, 3, 13, 20, 33])
+def test_without_an_end_the_usual_program_goes_on_where_it_was(shuffled: fb.Dataset, kind: str, cut: int) -> None:
+    whole = list(epochs_of(endless(shuffled, kind), 1, 20))
+    loader = endless(shuffled, kind)
+    batches = epochs_of(loader, 1, 20)
+    assert [next(batches) for _ in range(cut)] == whole[:cut]
+    state = saved(loader)
+    later = endless(shuffled, kind)
+    later.load_state_dict(state)
+    assert later.epoch == (cut > 20)
+    assert saved(later) == state
+    assert list(epochs_of(later, 1, 20, cut - 20 * later.epoch)) == whole[cut:]
+
+
+def test_without_an_end_ranks_go_on_in_the_epoch_of_the_state(shuffled: fb.Dataset) -> None:
+    one = [endless(shuffled, "batches", rank=rank, world_size=2) for rank in range(2)]
+    parts = [iter(stream) for stream in one]
+    for stream in one:
+        stream.set_epoch(0)
+    for _ in range(7):
+        for part in parts:
+            next(part)
+        states = [saved(stream) for stream in one]
+    assert states[0] == states[1]
+    assert states[0]["epoch"] > 0
+    for rank, part in enumerate(parts):
+        later = endless(shuffled, "batches", rank=rank, world_size=2)
+        later.load_state_dict(states[0])
+        later.set_epoch(0)
+        assert ids(next(iter(later))) == ids(next(part))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_without_an_end_workers_go_on_in_the_epoch_of_the_state(shuffled: fb.Dataset, num_workers: int) -> None:
+    def loader() -> Any:
+        stream = shuffled.repeat().to_torch(24)
+        context = "fork" if num_workers else None
+        return stream, StatefulDataLoader(stream, None, num_workers=num_workers, multiprocessing_context=context)
+
+    whole = [ids(batch) for batch in itertools.islice(loader()[1], 40)]
+    _, first = loader()
+    batches = iter(first)
+    assert [ids(next(batches)) for _ in range(17)] == whole[:17]
+    state = first.state_dict()
+    stream, later = loader()
+    later.load_state_dict(state)
+    stream.set_epoch(0)
+    assert [ids(batch) for batch in itertools.islice(later, 23)] == whole[17:]
+    reduced = shuffled.repeat().to_torch(24)
+    reduced.load_state_dict(fb.cursor(state))
+    reduced.set_epoch(0)
+    assert [ids(batch) for batch in itertools.islice(reduced, 23)] == whole[17:]
+
+
+def test_states_of_a_pass_hold_with_and_without_an_end(shuffled: fb.Dataset) -> None:
+    stream = shuffled.repeat().batches(20)
+    for _ in zip(range(8), stream, strict=False):
+        pass
+    state = saved(stream)
+    assert (state["epoch"], state["position"], state["repeat"]) == (1, 40, {"epoch": 0})
+    once, without_end = shuffled.batches(20), shuffled.repeat().batches(20)
+    once.load_state_dict(state)
+    assert once.epoch == 1
+    without_end.load_state_dict(saved(once))
+    assert without_end.epoch == 1
+    for repeat in (3, {}, {"epoch": 2}, {"epoch": -1}, {"epoch": True}):
+        with pytest.raises(fb.StateError, match="repeat: expected an epoch up to pass 1"):
+            without_end.load_state_dict(state | {"repeat": repeat})
+
+
 def test_without_an_end_loops_go_on_whatever_moves_the_position(shuffled: fb.Dataset, orders: list[list[int]]) -> None:
     stream = shuffled.repeat().batches(40)
     length = len(shuffled.batches(40))

@@ -386,7 +386,7 @@ class Position:
     @property
     def holes(self) -> list[Hole]:
         """The rows of the epoch that were left out."""
-        return list(self._holes)
+        return [dict(hole) for hole in self._holes]
 
 
 def _is_turn(value: object) -> bool:

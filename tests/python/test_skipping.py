@@ -354,6 +354,19 @@ def test_a_copy_in_mid_loop_has_the_holes_of_its_position(damaged: fb.Dataset) -
         assert all(hole in stream.holes for hole in copied.holes)
 
 
+def test_who_changes_what_a_stream_lists_changes_no_stream(damaged: fb.Dataset) -> None:
+    stream = skipping(damaged)
+    for _ in stream:
+        pass
+    later = skipping(damaged)
+    later.load_state_dict(stream.state_dict())
+    for of in (stream, later):
+        for hole in (*of.holes, *of.state_dict()["holes"]):
+            hole["start"] = -1
+        assert of.holes
+        assert all(hole["start"] >= 0 for hole in of.holes)
+
+
 def test_a_position_that_was_chosen_has_no_holes_of_the_iteration_before(damaged: fb.Dataset) -> None:
     """The iteration may not have ended yet: its iterator was left, and somebody holds on to it."""
     stream = skipping(damaged.shuffle(1))

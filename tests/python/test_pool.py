@@ -36,7 +36,7 @@ from forebay.pool import ordered
 from forebay.pool.channel import Channel, LoopChannel, Message
 from forebay.pool.memory import Inbox, Outbox, Parcel
 from forebay.pool.ordered import Done, Ordered
-from forebay.pool.pickling import take_apart
+from forebay.pool.pickling import put_together, take_apart
 from forebay.pool.processes import Worker
 from forebay.pool.sending import _names_in
 from forebay.stages import Item, Pass
@@ -902,6 +902,21 @@ def test_tensors_of_every_type_and_size_arrive(dtype: torch.dtype, num_bytes: in
     assert half.equal(tensor[::2])
     assert total.equal(tensor.sum())
     assert parameter.requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_tensors_of_every_layout_arrive() -> None:
+    parts = [torch.arange(2.0), torch.arange(300.0)]
+    tensors = [
+        torch.eye(300).to_sparse(),
+        torch.nested.nested_tensor(parts),
+        torch.nested.nested_tensor(parts, layout=torch.jagged),
+    ]
+    found = put_together(*take_apart(tensors))
+    assert [tensor.layout for tensor in found] == [tensor.layout for tensor in tensors]
+    assert found[0].to_dense().equal(torch.eye(300))
+    for tensor in found[1:]:
+        assert all(torch.equal(*pair) for pair in zip(tensor.unbind(), parts, strict=True))
 
 
 def resources() -> tuple[int, int, int, int]:

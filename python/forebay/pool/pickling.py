@@ -45,6 +45,7 @@ def _is_plain(torch: Any, tensor: Any) -> bool:
     return bool(
         tensor.is_cpu
         and tensor.layout == torch.strided
+        and not tensor.is_nested
         and not tensor.requires_grad
         and not tensor.is_quantized
         and not tensor.is_conj()

@@ -1,4 +1,6 @@
-//! Finds the orientation in EXIF metadata.
+//! Finds the orientation in EXIF metadata, or else in XMP.
+
+use std::borrow::Cow;
 
 use super::layout::Orientation;
 
@@ -10,10 +12,19 @@ const SHORT: u16 = 3;
 /// A 32-bit number, as some programs write it.
 const LONG: u16 = 4;
 
-/// Returns the orientation in EXIF metadata; upright if there is none or it is broken.
-pub(super) fn orientation(exif: &[u8]) -> Orientation {
+/// Returns the orientation in EXIF metadata, or if these have none, in an XMP packet; upright if both have none.
+pub(super) fn orientation<'a>(exif: &[u8], xmp: impl FnOnce() -> Option<Cow<'a, [u8]>>) -> Orientation {
     let exif = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
-    Orientation::from_exif(find(exif).unwrap_or(1))
+    Orientation::from_exif(find(exif).or_else(|| find_in_xmp(&xmp()?)).unwrap_or(1))
+}
+
+/// Returns the value of the tag in a packet, which is found as PIL finds it: without parsing XML.
+fn find_in_xmp(xmp: &[u8]) -> Option<u16> {
+    let mut behind = (0..xmp.len()).filter_map(|place| xmp[place..].strip_prefix(b"tiff:Orientation"));
+    behind.find_map(|text| match text.strip_prefix(b"=\"").or_else(|| text.strip_prefix(b">"))? {
+        [digit @ b'0'..=b'9', ..] => Some(u16::from(digit - b'0')),
+        _ => None,
+    })
 }
 
 /// Returns the value of the tag in the first directory.

@@ -64,7 +64,7 @@ impl<'a> Jpeg<'a> {
     }
 
     pub(super) fn orientation(&self) -> Orientation {
-        exif::orientation(&segments::exif(self.bytes))
+        exif::orientation(&segments::exif(self.bytes), || segments::xmp(self.bytes))
     }
 
     /// Decodes the image, down to the end of `part`, possibly to a fraction of its size, which is returned.

@@ -1,7 +1,9 @@
 //! PNG: of any depth, with a palette or alpha, animated (the image that programs without animation support show).
 
-use std::io::Cursor;
+use std::borrow::Cow;
+use std::io::{Cursor, Read};
 
+use flate2::read::ZlibDecoder;
 use png::{Decoder, Reader, Transformations};
 
 use super::layout::Orientation;
@@ -13,6 +15,12 @@ const SIGNATURE: usize = 8;
 
 /// Bytes after the contents of a chunk.
 const CHECKSUM: usize = 4;
+
+/// The only method of compression.
+const ZLIB: u8 = 0;
+
+/// The most bytes that a compressed text is read to.
+const MAX_TEXT_BYTES: u64 = 1 << 20;
 
 /// A PNG image whose header was read.
 pub(super) struct Png<'a> {
@@ -36,8 +44,13 @@ impl<'a> Png<'a> {
         Extent { width: info.width, height: info.height }
     }
 
+    /// Returns the orientation in EXIF metadata, which older programs (ImageMagick's) wrote as text, or else in XMP.
+    ///
+    /// They may follow the pixels, which the decoder has not read by then.
     pub(super) fn orientation(&self) -> Orientation {
-        metadata(self.bytes).map_or_else(Orientation::default, exif::orientation)
+        let chunk = chunks(self.bytes).find(|(kind, _)| *kind == b"eXIf").map(|(_, exif)| Cow::Borrowed(exif));
+        let exif = chunk.or_else(|| profile(&text(self.bytes, b"Raw profile type exif")?).map(Cow::Owned));
+        exif::orientation(&exif.unwrap_or_default(), || text(self.bytes, b"XML:com.adobe.xmp"))
     }
 
     pub(super) fn decode(mut self, pixels: &mut Vec<u8>) -> Result<Extent, String> {
@@ -54,16 +67,47 @@ impl<'a> Png<'a> {
     }
 }
 
-/// Returns the EXIF metadata. It may follow the pixels, which the decoder has not read by then.
-fn metadata(bytes: &[u8]) -> Option<&[u8]> {
-    let mut rest = bytes.get(SIGNATURE..)?;
-    loop {
+/// Returns the chunks, as far as they exist.
+fn chunks(bytes: &[u8]) -> impl Iterator<Item = (&[u8; 4], &[u8])> {
+    let mut rest = bytes.get(SIGNATURE..).unwrap_or_default();
+    std::iter::from_fn(move || {
         let (length, chunk) = rest.split_first_chunk::<4>()?;
         let (kind, chunk) = chunk.split_first_chunk::<4>()?;
         let (contents, behind) = chunk.split_at_checked(u32::from_be_bytes(*length) as usize)?;
-        if kind == b"eXIf" {
-            return Some(contents);
+        rest = behind.get(CHECKSUM..).unwrap_or_default();
+        Some((kind, contents))
+    })
+}
+
+/// Returns the text of a keyword, which may be compressed.
+fn text<'a>(bytes: &'a [u8], keyword: &[u8]) -> Option<Cow<'a, [u8]>> {
+    chunks(bytes).find_map(|(kind, contents)| match (kind, contents.strip_prefix(keyword)?.strip_prefix(b"\0")?) {
+        (b"tEXt", text) => Some(Cow::Borrowed(text)),
+        (b"zTXt", [ZLIB, text @ ..]) => inflated(text),
+        (b"iTXt", [is_compressed, method, rest @ ..]) => {
+            // Behind a language and a translated keyword.
+            let text = rest.splitn(3, |&byte| byte == 0).nth(2)?;
+            match (is_compressed, *method) {
+                (0, _) => Some(Cow::Borrowed(text)),
+                (_, ZLIB) => inflated(text),
+                _ => None,
+            }
         }
-        rest = behind.get(CHECKSUM..)?;
-    }
+        _ => None,
+    })
+}
+
+/// Returns the beginning of a compressed text; `None` if it is broken.
+fn inflated(text: &[u8]) -> Option<Cow<'static, [u8]>> {
+    let mut inflated = Vec::new();
+    ZlibDecoder::new(text).take(MAX_TEXT_BYTES).read_to_end(&mut inflated).ok()?;
+    Some(Cow::Owned(inflated))
+}
+
+/// Returns the bytes of a profile that is stored as text: an empty line, its name, its length, and lines of digits.
+fn profile(text: &[u8]) -> Option<Vec<u8>> {
+    let lines = text.split(|&byte| byte == b'\n').skip(3);
+    let digits = lines.flatten().filter(|byte| !byte.is_ascii_whitespace());
+    let digits = digits.map(|&byte| char::from(byte).to_digit(16)).collect::<Option<Vec<_>>>()?;
+    digits.as_chunks::<2>().0.iter().map(|[high, low]| u8::try_from(high << 4 | low).ok()).collect()
 }

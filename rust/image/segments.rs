@@ -1,4 +1,4 @@
-//! Walks the segments of a JPEG: how its pixels are stored, its EXIF metadata, and whether it is complete.
+//! Walks the segments of a JPEG: how its pixels are stored, its EXIF and XMP metadata, and whether it is complete.
 //!
 //! ITU-T T.81, B.1.1: a segment is a marker, its length, which counts itself, and its contents. A marker is 0xff,
 //! possibly repeated, and a byte that is neither 0xff nor 0. The data of a scan follow its segment: 0xff in them is
@@ -29,9 +29,19 @@ pub(super) fn is_whole(bytes: &[u8]) -> bool {
 
 /// Returns the EXIF metadata: that of several segments concatenated, as PIL reads it.
 pub(super) fn exif(bytes: &[u8]) -> Vec<u8> {
+    metadata(bytes, b"Exif\0\0").collect::<Vec<_>>().concat()
+}
+
+/// Returns the XMP packet: of several, the last one, as PIL does.
+pub(super) fn xmp(bytes: &[u8]) -> Option<Cow<'_, [u8]>> {
+    metadata(bytes, b"http://ns.adobe.com/xap/1.0/\0").last().map(Cow::Borrowed)
+}
+
+/// Returns the contents of the metadata segments of one kind.
+fn metadata<'a>(bytes: &'a [u8], kind: &[u8]) -> impl Iterator<Item = &'a [u8]> {
     let header = Segments::new(bytes).take_while(|segment| segment.marker != SCAN);
     let metadata = header.filter(|segment| segment.marker == METADATA);
-    metadata.filter_map(|segment| segment.contents.strip_prefix(b"Exif\0\0")).collect::<Vec<_>>().concat()
+    metadata.filter_map(move |segment| segment.contents.strip_prefix(kind))
 }
 
 /// Returns how an image is coded if no decoder here supports it. Hardly any program writes such images.

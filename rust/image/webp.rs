@@ -1,5 +1,6 @@
 //! WebP: lossy and lossless, with alpha, animated (its first frame).
 
+use std::borrow::Cow;
 use std::io::Cursor;
 
 use image_webp::WebPDecoder;
@@ -19,8 +20,8 @@ impl<'a> WebP<'a> {
         let mut decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(|error| broken("WebP", error))?;
         // Chunks are at most as large as the file.
         decoder.set_memory_limit(bytes.len());
-        let exif = decoder.exif_metadata().map_err(|error| broken("WebP", error))?;
-        let orientation = exif.map_or_else(Orientation::default, |exif| exif::orientation(&exif));
+        let exif = decoder.exif_metadata().map_err(|error| broken("WebP", error))?.unwrap_or_default();
+        let orientation = exif::orientation(&exif, || decoder.xmp_metadata().ok().flatten().map(Cow::Owned));
         Ok(Self { decoder, orientation })
     }
 

@@ -10,7 +10,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,10 +52,39 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
 
 
+def with_chunk(body: bytes, kind: bytes, data: bytes) -> bytes:
+    """Returns a PNG with a chunk behind its pixels."""
+    end = png_chunk(b"IEND", b"")
+    return body.removesuffix(end) + png_chunk(kind, data) + end
+
+
 def with_exif_behind(body: bytes, exif: bytes) -> bytes:
     """Returns a PNG with EXIF metadata behind its pixels, where some programs write them."""
-    end = png_chunk(b"IEND", b"")
-    return body.removesuffix(end) + png_chunk(b"eXIf", exif) + end
+    return with_chunk(body, b"eXIf", exif)
+
+
+def png_with_text(keyword: str, text: str, *, zip: bool = False, is_international: bool = False) -> bytes:
+    """Returns a PNG of `photo(320, 240)` with text before its pixels."""
+    info = PngImagePlugin.PngInfo()
+    add = info.add_itxt if is_international else info.add_text
+    add(keyword, text, zip=zip)
+    return encoded(photo(320, 240), "PNG", pnginfo=info)
+
+
+def profile_of(exif: bytes) -> str:
+    """Returns EXIF metadata as ImageMagick writes it as text."""
+    digits = exif.hex()
+    lines = [digits[at : at + 72] for at in range(0, len(digits), 72)]
+    return "\n".join(["", "exif", f"{len(exif):8}", *lines, ""])
+
+
+def xmp(attribute: str) -> bytes:
+    """Returns an XMP packet with an attribute, or the end of a tag and an element."""
+    return (
+        '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
+        f'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" {attribute}></rdf:Description>'
+        "</rdf:RDF></x:xmpmeta>"
+    ).encode()
 
 
 def raw_png(rows: Sequence[bytes], width: int, height: int, depth: int, colour: int) -> bytes:

@@ -16,15 +16,19 @@ from image_data import (
     encoded,
     exif_orientation,
     photo,
+    png_with_text,
+    profile_of,
     raw_jpeg,
     raw_png,
     segment,
     turned,
+    with_chunk,
     with_exif,
     with_exif_behind,
     with_jpeg_size,
     with_segments,
     with_webp_size,
+    xmp,
 )
 from order_model import uniforms
 from PIL import Image, ImageOps
@@ -77,6 +81,9 @@ AS_INKS = segment(0xEE, b"Adobe\0\x64\0\0\0\0\2")
 COARSE, FINE, UNALIKE = ((2, 2), (1, 1), (1, 1)), ((1, 1), (2, 2), (2, 2)), ((2, 1), (1, 2), (1, 1))
 GREY16 = (np.arange(240 * 320, dtype=np.uint32) * 65_535 // (240 * 320)).astype(">u2").reshape(240, 320)
 RGB16 = np.stack([GREY16, GREY16[::-1], GREY16[:, ::-1]], -1).astype(">u2")
+
+# How a PNG stores text: plain, compressed, and both as international text.
+TEXTS = ({}, {"zip": True}, {"is_international": True}, {"is_international": True, "zip": True})
 
 KINDS = {
     "jpeg": encoded(PHOTO, "JPEG", quality=90),
@@ -169,6 +176,49 @@ def test_a_png_may_say_its_orientation_behind_its_pixels(tmp_path: Path) -> None
     bodies = [with_exif_behind(KINDS["png"], exif_orientation(number)) for number in range(1, 9)]
     for tensor, body in zip(decoded(dataset(tmp_path, bodies)), bodies, strict=True):
         assert difference(tensor, reference(body)) <= 0.5
+
+
+def test_an_orientation_may_stand_in_xmp_or_in_a_profile(tmp_path: Path) -> None:
+    attribute, element = xmp('tiff:Orientation="6"'), xmp("><tiff:Orientation>8</tiff:Orientation")
+    seven = exif_orientation(7)
+    bodies = [
+        *(encoded(PHOTO, kind, xmp=packet) for kind in ("JPEG", "WEBP") for packet in (attribute, element)),
+        # EXIF comes first, if it says an orientation.
+        *(encoded(PHOTO, kind, xmp=attribute, exif=seven) for kind in ("JPEG", "WEBP")),
+        *(encoded(PHOTO, kind, xmp=attribute, exif=Image.Exif()) for kind in ("JPEG", "WEBP")),
+        encoded(PHOTO, "JPEG", xmp=xmp('tiff:Orientation="9"')),
+        encoded(PHOTO, "JPEG", xmp=xmp("tiff:Orientation='6'")),
+        encoded(PHOTO, "JPEG", xmp=xmp('tiff:Orientation="x" tiff:Orientation="3"')),
+        with_segments(
+            encoded(PHOTO, "JPEG", xmp=attribute), segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + element)
+        ),
+        *(
+            png_with_text("XML:com.adobe.xmp", packet.decode(), **how)
+            for packet in (attribute, element)
+            for how in TEXTS
+        ),
+        *(png_with_text("Raw profile type exif", profile_of(seven), **how) for how in TEXTS),
+        png_with_text("Raw profile type exif", profile_of(b"Exif\0\0" + seven), zip=True),
+        with_exif_behind(png_with_text("Raw profile type exif", profile_of(seven)), exif_orientation(3)),
+        with_exif_behind(png_with_text("XML:com.adobe.xmp", attribute.decode()), exif_orientation(3)),
+    ]
+    for number, (tensor, body) in enumerate(zip(decoded(dataset(tmp_path, bodies)), bodies, strict=True)):
+        assert difference(tensor, reference(body)) <= 2, number
+
+
+def test_text_that_is_no_profile_turns_nothing(tmp_path: Path) -> None:
+    bomb = png_with_text("XML:com.adobe.xmp", "x" * (1 << 26) + 'tiff:Orientation="6"', zip=True)
+    broken = with_chunk(KINDS["png"], b"zTXt", b"XML:com.adobe.xmp\0\0no stream of zlib")
+    bodies = [
+        *(png_with_text("Raw profile type exif", text) for text in ("\nexif\n8\nno digits\n", "", "\n\n\n4")),
+        *(with_chunk(KINDS["png"], kind, b"XML:com.adobe.xmp\0") for kind in (b"tEXt", b"zTXt", b"iTXt")),
+        with_chunk(KINDS["png"], b"zTXt", b'XML:com.adobe.xmp\0\1tiff:Orientation="6"'),
+        bomb,
+        broken,
+    ]
+    upright = reference(KINDS["png"])
+    for tensor in decoded(dataset(tmp_path, bodies)):
+        assert difference(tensor, upright) <= 0.5
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

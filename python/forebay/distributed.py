@@ -117,7 +117,11 @@ def gather(distributed: Any, numbers: Sequence[int]) -> Generator[float, None, l
 def _device(distributed: Any) -> str:
     """Returns a device that the process group can send from; the CPU if possible."""
     devices = [entry.split(":")[0] for entry in distributed.get_backend_config().split(",")]
-    return "cpu" if "cpu" in devices else devices[0]
+    if "cpu" in devices:
+        return "cpu"
+    # Without `set_device`, the current GPU of all processes is the first one.
+    bound = getattr(distributed.group.WORLD, "bound_device_id", None)
+    return devices[0] if bound is None else str(bound)
 
 
 def _difference(name: str, fact: Fact, rank: int, column: Sequence[int]) -> str:

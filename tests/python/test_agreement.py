@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from programs import torchrun
 from rows import ids_of, write_uneven
 
@@ -231,13 +233,22 @@ def test_many_values_are_named_in_few_words() -> None:
 class Group:
     """What a process group says of itself."""
 
-    def __init__(self, backends: str) -> None:
+    def __init__(self, backends: str, bound: torch.device | None) -> None:
         self.get_backend_config = lambda: backends
+        self.group = SimpleNamespace(WORLD=SimpleNamespace(bound_device_id=bound))
 
 
 @pytest.mark.parametrize(
-    ("backends", "device"),
-    [("cpu:gloo,cuda:gloo", "cpu"), ("cpu:gloo,cuda:nccl", "cpu"), ("cuda:nccl", "cuda"), ("xpu:xccl", "xpu")],
+    ("backends", "bound", "device"),
+    [
+        ("cpu:gloo,cuda:gloo", None, "cpu"),
+        ("cpu:gloo,cuda:nccl", torch.device("cuda", 2), "cpu"),
+        ("cuda:nccl", None, "cuda"),
+        ("cuda:nccl", torch.device("cuda", 2), "cuda:2"),
+        ("xpu:xccl", None, "xpu"),
+    ],
 )
-def test_facts_are_sent_from_a_device_that_the_group_knows(backends: str, device: str) -> None:
-    assert distributed._device(Group(backends)) == device
+def test_facts_are_sent_from_a_device_that_the_group_knows(
+    backends: str, bound: torch.device | None, device: str
+) -> None:
+    assert distributed._device(Group(backends, bound)) == device

@@ -10,6 +10,7 @@ on that stream, so that its memory is not reused too early. Without an accelerat
 from __future__ import annotations
 
 import copy
+import functools
 import weakref
 from collections import deque
 from collections.abc import Mapping, MutableMapping
@@ -61,8 +62,13 @@ class Cuda:
         import torch
 
         self._torch = torch
-        self._device = device
-        self._stream = None if device is None else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
+        self._device: str | None = None
+        self._stream: Any = None
+        if device is not None:
+            index: int | None = torch.device(device).index
+            # Later, or in another thread, another GPU may be the current one.
+            self._device = f"cuda:{torch.cuda.current_device() if index is None else index}"
+            self._stream = _side_stream(self._device)
 
     def allocate(self, num_bytes: int) -> Any:
         """Returns memory from torch's allocator of pinned memory."""
@@ -93,6 +99,17 @@ class Cuda:
         stream.wait_event(event)
         for tensor in tensors:
             tensor.record_stream(stream)
+
+
+@functools.cache
+def _side_stream(device: str) -> Any:
+    """Returns the stream of copies to a device: the same for all loops of the process.
+
+    Torch keeps freed memory for the stream that it was allocated on, so that each new stream takes new memory.
+    """
+    import torch
+
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
 
 
 def make_stages(device: Any, *, pin_memory: bool) -> tuple[Stage, ...]:

@@ -15,6 +15,7 @@ from rows import ids_of
 from transformers.modeling_outputs import BaseModelOutput
 
 import forebay as fb
+from forebay import devices
 from forebay.devices import BATCHES_AHEAD, Ahead, Cuda, DeviceStage, make_stages, map_tensors
 from forebay.passes import Cursor
 from forebay.stages import Item
@@ -252,6 +253,26 @@ def test_batches_before_a_failure_that_is_there_early_are_delivered() -> None:
     assert [next(ahead).value for _ in range(3)] == [1, 2, 3]
     with pytest.raises(fb.DataError, match="the fourth"):
         next(ahead)
+
+
+def test_copies_of_all_passes_are_on_one_stream_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def stream(device: str) -> object:
+        made.append(device)
+        return object()
+
+    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    devices._side_stream.cache_clear()
+    try:
+        links = [Cuda(device) for device in ("cuda:0", "cuda", "cuda:0", "cuda:1", "cuda")]
+    finally:
+        devices._side_stream.cache_clear()
+    assert made == ["cuda:0", "cuda:1"]
+    assert links[0]._stream is links[2]._stream
+    assert links[1]._stream is links[3]._stream is links[4]._stream
+    assert [link._device for link in links] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:1"]
 
 
 @without_gpu

@@ -85,7 +85,8 @@ class Cuda:
 
     def move_whole(self, value: Any) -> Any:
         """Calls the object's own `pin_memory` and `to`, on the stream of the loop, as its tensors are unknown here."""
-        if callable(getattr(value, "pin_memory", None)):
+        # Not all layouts of tensors can be pinned.
+        if not isinstance(value, self._torch.Tensor) and callable(getattr(value, "pin_memory", None)):
             value = value.pin_memory()
         return value if self._device is None or not hasattr(value, "to") else value.to(self._device)
 
@@ -260,10 +261,9 @@ class Ahead:
         tensors: list[Any] = []
         slabs = [] if self._slabs is None else self._slabs.held()
 
-        def move(tensor: Any) -> Any:
-            is_plain = str(tensor.layout) == "torch.strided" and not tensor.is_nested
+        def move_plain(tensor: Any) -> Any:
             pinned = tensor
-            if tensor.device.type == "cpu" and is_plain:
+            if tensor.device.type == "cpu":
                 # First: memory in a slab is pinned, but torch would not know of the copies from it.
                 pinned = over_slab(tensor, slabs)
                 if pinned is None:
@@ -273,6 +273,17 @@ class Ahead:
             tensors.append(self._link.copy(pinned))
             return tensors[-1]
 
+        # Jagged tensors have the same shape only if their offsets are the same tensor.
+        move_offsets = functools.cache(move_plain)
+
+        def move(tensor: Any) -> Any:
+            if is_plain(tensor):
+                return move_plain(tensor)
+            if str(tensor.layout) == "torch.jagged":
+                return map_jagged(move_plain, move_offsets, tensor)
+            # Others can neither be copied ahead, since torch does not record them on streams, nor lie in a slab.
+            return self._link.move_whole(tensor)
+
         value = map_tensors(move, item.value, self._link.move_whole)
         return Moved(item._replace(value=value), self._link.mark() if self._copies else None, tensors)
 
@@ -280,6 +291,20 @@ class Ahead:
         """Drops what was taken ahead."""
         self._moved.clear()
         self._batches.close()
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether a tensor is one piece of memory with strides."""
+    return str(tensor.layout) == "torch.strided" and not tensor.is_nested
+
+
+def map_jagged(of_values: Callable[[Any], Any], of_offsets: Callable[[Any], Any], tensor: Any) -> Any:
+    """Returns a jagged tensor with functions applied to its parts. Torch would wait for each copy of offsets."""
+    names, context = tensor.__tensor_flatten__()
+    functions = {"_values": of_values, "_offsets": of_offsets, "_lengths": of_offsets}
+    # The other parts are lengths that torch stores as shapes of empty tensors.
+    parts = {name: functions.get(name, lambda part: part)(getattr(tensor, name)) for name in names}
+    return tensor.__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
 
 
 def map_tensors(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import gc
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -213,7 +215,7 @@ def test_batches_of_other_classes_go_by_their_own_methods(rows: fb.Dataset, devi
     class Plain(Noting):
         """Has objects move as `Cuda` does."""
 
-        _device = device
+        _device, _torch = device, torch
         move_whole = Cuda.move_whole
 
     loader = fb.DataLoader(rows, 50, collate_fn=lambda _: [Itself(), torch.ones(1)])
@@ -253,6 +255,121 @@ def test_batches_before_a_failure_that_is_there_early_are_delivered() -> None:
     assert [next(ahead).value for _ in range(3)] == [1, 2, 3]
     with pytest.raises(fb.DataError, match="the fourth"):
         next(ahead)
+
+
+class Given:
+    """Batches that are there."""
+
+    def __init__(self, *values: Any) -> None:
+        self.items = [Item(value, 1, 0, Cursor(0, number)) for number, value in enumerate(values)]
+
+    def is_ready(self) -> bool:
+        return True
+
+    def __next__(self) -> Item:
+        if not self.items:
+            raise StopIteration
+        return self.items.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+def moved(value: Any, device: str | None = "cuda:0") -> tuple[Any, list[tuple[str, Any]]]:
+    """Returns a batch on a device, and what happened."""
+    link = Noting(device)
+    return next(Ahead(Given(value), link, copies=device is not None)).value, link.log
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+@pytest.mark.parametrize("device", [None, "cuda:0"])
+def test_tensors_that_torch_cannot_record_on_streams_are_moved_whole(device: str | None) -> None:
+    others = {
+        "coo": torch.eye(3).to_sparse(),
+        "csr": torch.eye(3).to_sparse_csr(),
+        "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    }
+    found, log = moved(others | {"plain": torch.ones(2)}, device)
+    assert all(found[name] is other for name, other in others.items())
+    assert [what for what, _ in log].count("whole") == len(others)
+    assert [what for what in log if what[0] == "hand over"] == ([] if device is None else [("hand over", (1, 1))])
+
+
+def test_tensors_of_other_layouts_are_not_pinned() -> None:
+    class Link:
+        _device, _torch = None, torch
+
+    sparse = torch.eye(3).to_sparse()
+    assert Cuda.move_whole(Link(), sparse) is sparse  # type: ignore[arg-type]
+    Link._device = "meta"
+    assert Cuda.move_whole(Link(), sparse).device.type == "meta"  # type: ignore[arg-type]
+
+
+def jagged() -> dict[str, torch.Tensor]:
+    """Jagged tensors of each kind: two of one shape, one with holes, one whose ragged dimension is another."""
+    make = torch.nested.nested_tensor_from_jagged
+    offsets = torch.tensor([0, 2, 5, 5])
+    parts = [torch.arange(6.0).view(2, 3), torch.arange(8.0).view(2, 4)]
+    return {
+        "one": make(torch.arange(5), offsets),
+        "other": make(torch.arange(5) * 10, offsets, min_seqlen=0, max_seqlen=3),
+        "holes": make(torch.arange(6), torch.tensor([0, 2, 4, 6]), torch.tensor([1, 2, 1])),
+        "last": torch.nested.as_nested_tensor(parts, layout=torch.jagged),
+    }
+
+
+@pytest.mark.parametrize("device", [None, "cuda:0"])
+def test_jagged_tensors_are_moved_in_parts(device: str | None) -> None:
+    given = jagged()
+    found, log = moved(given, device)
+    for name, tensor in given.items():
+        assert found[name].layout == torch.jagged
+        assert found[name].values() is not tensor.values()
+        assert all(torch.equal(*pair) for pair in zip(found[name].unbind(), tensor.unbind(), strict=True))
+        assert found[name]._ragged_idx == tensor._ragged_idx
+        assert (found[name].lengths() is None) == (tensor.lengths() is None)
+        for seqlen in ("_maybe_min_seqlen", "_maybe_max_seqlen"):
+            assert getattr(found[name], seqlen) == getattr(tensor, seqlen)
+    assert found["one"].shape == found["other"].shape, "what has the same offsets can be added"
+    kinds = {what for what, _ in log} - {"mark", "hand over"}
+    assert kinds == ({"pin"} if device is None else {"pin", "copy"})
+    # Values of four, three offsets, and lengths of one: offsets that two share are copied once.
+    assert [what for what, _ in log].count("pin") == 8
+    if device is not None:
+        assert log[-1] == ("hand over", (1, 8))
+
+
+def test_values_of_jagged_tensors_are_copied_out_of_their_slab() -> None:
+    slab = torch.zeros(256, dtype=torch.uint8)
+
+    class OneSlab:
+        def supply(self) -> None:
+            pass
+
+        def held(self) -> list[tuple[int, int, torch.Tensor]]:
+            return [(slab.data_ptr(), slab.data_ptr() + 256, slab)]
+
+    # As the core delivers it: memory of the slab that torch does not know to be its own.
+    values = torch.from_numpy(slab.numpy()[64:104].view(np.int64))
+    tensor = torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 2, 5]))
+    link = Noting(None)
+    found = next(Ahead(Given(tensor), link, OneSlab(), copies=False)).value  # type: ignore[arg-type]
+    assert found.values().untyped_storage().data_ptr() == slab.data_ptr()
+    assert found.values().data_ptr() == slab.data_ptr() + 64
+    assert link.log == [("pin", (3,))]
+
+
+def test_what_is_on_its_way_is_freed_without_a_collection_of_cycles() -> None:
+    given = jagged()
+    offsets = weakref.ref(given["one"].offsets())
+    gc.disable()
+    try:
+        found, _ = moved(given)
+        del given, found
+        assert offsets() is None
+    finally:
+        gc.enable()
 
 
 def test_copies_of_all_passes_are_on_one_stream_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

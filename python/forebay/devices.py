@@ -241,12 +241,12 @@ class Ahead:
             try:
                 self._supply()
                 item = next(self._batches, None) if self._batches.is_ready() else None
+                if item is None:
+                    break
+                self._moved.append(self._move(item))
             except Exception as error:  # noqa: BLE001 - raised after the batches before it
                 self._failure = error
                 break
-            if item is None:
-                break
-            self._moved.append(self._move(item))
         if self._copies:
             self._link.hand_over(moved.event, moved.tensors)
         return moved.item

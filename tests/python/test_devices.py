@@ -281,6 +281,19 @@ def moved(value: Any, device: str | None = "cuda:0") -> tuple[Any, list[tuple[st
     return next(Ahead(Given(value), link, copies=device is not None)).value, link.log
 
 
+def test_a_batch_that_cannot_be_moved_fails_behind_those_before_it() -> None:
+    class Refusing(Noting):
+        def copy(self, pinned: torch.Tensor) -> torch.Tensor:
+            if pinned.sum() == 3:
+                raise RuntimeError("out of memory")
+            return super().copy(pinned)
+
+    ahead = Ahead(Given(*(torch.tensor([number]) for number in range(1, 5))), Refusing("cuda:0"), copies=True)
+    assert [next(ahead).value.item() for _ in range(2)] == [1, 2]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        next(ahead)
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
 @pytest.mark.parametrize("device", [None, "cuda:0"])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from forebay.exceptions import SettingError
 from forebay.options import check_flag
-from forebay.stages import MOST_TAKEN
+from forebay.stages import MOST_TAKEN, leave_at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -224,6 +224,14 @@ class Ahead:
         self._copies = copies
         self._moved: deque[Moved] = deque()
         self._failure: Exception | None = None
+        self._of_parent: Any = None
+        leave_at_fork(self)
+
+    def leave_to_parent(self) -> None:
+        """Forgets all batches in a forked process: they are the parent's to deliver."""
+        # Nothing is freed here, nor supplied: the device is the parent's.
+        self._of_parent = self._moved, self._slabs
+        self._moved, self._slabs, self._failure = deque(), None, None
 
     def is_ready(self) -> bool:
         """Whether a batch is on its way, or none will come."""

@@ -152,7 +152,7 @@ class Read:
         self._error: Exception | None = None
         self._is_left = False
         self._of_parent: Any = None
-        _reads.add(self)
+        leave_at_fork(self)
 
     def is_ready(self) -> bool:
         """Whether a batch is ready, or none will come."""
@@ -233,12 +233,24 @@ class Read:
         self._is_left = True
 
 
-_reads: weakref.WeakSet[Read] = weakref.WeakSet()
+class Holding(Protocol):
+    """Holds batches that only the process that took them may deliver."""
+
+    def leave_to_parent(self) -> None:
+        """Forgets all batches in a forked process."""
+
+
+_holding: weakref.WeakSet[Holding] = weakref.WeakSet()
+
+
+def leave_at_fork(holding: Holding) -> None:
+    """Calls `leave_to_parent` in processes that are forked from this one."""
+    _holding.add(holding)
 
 
 def _leave_to_parent() -> None:
-    for read in _reads:
-        read.leave_to_parent()
+    for holding in _holding:
+        holding.leave_to_parent()
 
 
 if hasattr(os, "register_at_fork"):

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from programs import is_raised_in_a_fork
 from rows import ids_of
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -403,6 +404,20 @@ def test_copies_of_all_passes_are_on_one_stream_of_the_device(monkeypatch: pytes
     assert links[0]._stream is links[2]._stream
     assert links[1]._stream is links[3]._stream is links[4]._stream
     assert [link._device for link in links] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:1"]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_child_gets_nothing_that_is_on_its_way(rows: fb.Dataset) -> None:
+    for device in (None, "cuda:0"):
+        links: list[Noting] = []
+        stream = stream_to(rows, device, links)
+        batches = iter(stream)
+        seen = next(batches)["id"].tolist()
+        while not stream._stream._active.stream.wait(0):
+            time.sleep(0.01)
+        seen += next(batches)["id"].tolist()
+        assert is_raised_in_a_fork(fb.ClosedError, lambda batches=batches: next(batches))
+        assert seen + ids_of(batches) == list(range(NUM_ROWS))
 
 
 @without_gpu

@@ -76,7 +76,7 @@ class Cuda:
 
     def pin(self, tensor: Any) -> Any:
         """Returns a copy in memory from that allocator."""
-        return self._torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True).copy_(tensor)
+        return self._torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
     def copy(self, pinned: Any) -> Any:
         """Begins to copy on the side stream."""

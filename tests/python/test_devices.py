@@ -406,6 +406,16 @@ def test_copies_of_all_passes_are_on_one_stream_of_the_device(monkeypatch: pytes
     assert [link._device for link in links] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:1"]
 
 
+def test_pinned_copies_keep_their_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda tensor, pin_memory: empty_like(tensor))  # noqa: ARG005
+    images = torch.arange(2 * 3 * 4 * 5).view(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    for tensor in (images, images[:, :1], torch.ones(1).expand(3)):
+        pinned = Cuda(None).pin(tensor)
+        assert torch.equal(pinned, tensor)
+        assert pinned.stride() == tensor.clone().stride()
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_child_gets_nothing_that_is_on_its_way(rows: fb.Dataset) -> None:
     for device in (None, "cuda:0"):

@@ -900,7 +900,8 @@ class Dataset(_MapStyle):
             pin_memory: Deliver tensors in pinned memory, so that copies to a GPU can overlap with its computation.
                 Without a GPU, batches stay as they are.
             device: A GPU, such as `"cuda"`, to copy batches to while the loop computes, two batches ahead. With
-                `drop_last`, all tensors of a column have one shape. [More](../howto/dataloader.md#gpus).
+                `drop_last`, all tensors of a column have one shape. Refused in workers of a torch `DataLoader`.
+                [More](../howto/dataloader.md#gpus).
             padding: `True`, or [`Pad`](#forebay.Pad): lists of numbers become `(n, length)`, with an `attention_mask`.
             pack: [`Pack`](#forebay.Pack): lists of tokens become [sequences of one length](../howto/packing.md),
                 `batch_size` of them per batch. Each rank then has its own state.

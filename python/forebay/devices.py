@@ -148,8 +148,17 @@ class DeviceStage:
         self._make_link = make_link
 
     def begin(self, batches: Batches, this: Pass) -> Batches:
-        """Begins an iteration; in workers of a DataLoader, batches stay as they are, for its own `pin_memory`."""
+        """Begins an iteration; in workers of a DataLoader, batches stay as they are, for its own `pin_memory`.
+
+        Raises:
+            SettingError: there is a device, to which workers cannot send batches.
+        """
         if not this.is_alone:
+            if self._device is not None:
+                raise SettingError(
+                    "device: workers of a `DataLoader` cannot copy batches to a GPU; leave `device` out and copy them "
+                    "in the loop, or iterate the stream itself, which reads on threads of its own"
+                )
             return batches
         link, stream = self._make_link(self._device), getattr(batches, "stream", None)
         # With functions in between, batches are no longer those of the stream.

@@ -430,6 +430,15 @@ def test_a_forked_child_gets_nothing_that_is_on_its_way(rows: fb.Dataset) -> Non
         assert seen + ids_of(batches) == list(range(NUM_ROWS))
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_workers_of_a_loader_refuse_a_device_but_not_pinned_memory(rows: fb.Dataset) -> None:
+    pinned = stream_to(rows, None, [])
+    assert ids_of(torch.utils.data.DataLoader(pinned, None, num_workers=1)) == list(range(NUM_ROWS))
+    loader = torch.utils.data.DataLoader(stream_to(rows, "cuda:0", []), None, num_workers=1)
+    with pytest.raises(fb.SettingError, match="leave `device` out"):
+        next(iter(loader))
+
+
 @without_gpu
 def test_without_a_gpu_pinned_memory_is_plain_memory_and_costs_nothing(rows: fb.Dataset) -> None:
     assert make_stages(None, pin_memory=True) == make_stages("cpu", pin_memory=True) == ()

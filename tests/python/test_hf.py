@@ -7,18 +7,20 @@ import multiprocessing
 import pickle
 import sqlite3
 from contextlib import closing
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import datasets
 import dill
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets.distributed import split_dataset_by_node
 from hf_data import NUM_ROWS, collect, open_rows, shown, write_rows
 from huggingface_hub import HfFileSystem
+from image_data import encoded
 from rows import ids_of
 from torch.utils.data import DataLoader
 
@@ -598,13 +600,64 @@ def test_what_has_to_be_decoded_is_decoded_by_datasets(tmp_path: Path) -> None:
 
 
 def test_images_are_decoded_as_by_datasets(tmp_path: Path) -> None:
-    pytest.importorskip("PIL")
     features = datasets.Features({"image": datasets.Image()})
     images = [np.full((3, 4, 3), value, np.uint8) for value in range(6)]
     ours, theirs = written(tmp_path, features, {"image": images})
     for name in (None, "torch", "numpy"):
         for here, there in zip(ours.with_format(name), theirs.with_format(name), strict=True):
             assert np.array_equal(np.asarray(here["image"]), np.asarray(there["image"]))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[fb.Dataset, list[int]]:
+    """100 rows with an image, of which that of row 60 is broken, and the widths of those that have been decoded."""
+    features = datasets.Features(
+        {"id": datasets.Value("int64"), "image": datasets.Image(), "of_row": datasets.Json()},
+    )
+    values = [encoded(PIL.Image.new("RGB", (row + 1, 1)), "PNG") if row != 60 else b"broken" for row in range(100)]
+    images = [{"bytes": value, "path": None} for value in values]
+    rows = {"id": list(range(100)), "image": images, "of_row": [{"is": row} for row in range(100)]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "train.parquet")
+    made, decode = [], datasets.Image.decode_example
+
+    def noting(self: datasets.Image, *arguments: Any, **settings: Any) -> PIL.Image.Image:
+        image = decode(self, *arguments, **settings)
+        made.append(image.width)
+        return image
+
+    monkeypatch.setattr(datasets.Image, "decode_example", noting)
+    return fb.load_dataset(tmp_path, split="train"), made
+
+
+@pytest.mark.parametrize(
+    ("read", "num_decoded"),
+    [
+        (lambda ds: iter(ds.to_hf()), 1),
+        (lambda ds: iter(ds.to_hf().with_format("torch")), 1),
+        (lambda ds: iter(ds.to_hf().skip(5).take(20).shuffle(1)), 1),
+        (lambda ds: iter(ds.to_hf().select_columns("image")), 1),
+        (lambda ds: ds.to_hf().iter(8), 8),
+    ],
+)
+def test_media_are_decoded_when_their_rows_are_taken(
+    pictures: tuple[fb.Dataset, list[int]], read: Callable[[fb.Dataset], Any], num_decoded: int
+) -> None:
+    ds, made = pictures
+    next(read(ds))
+    assert len(made) == num_decoded
+
+
+def test_rows_before_a_broken_medium_are_delivered_and_those_after_it_can_be_skipped_to(
+    pictures: tuple[fb.Dataset, list[int]],
+) -> None:
+    ours = pictures[0].to_hf()
+    rows = iter(ours)
+    found = list(islice(rows, 60))
+    with pytest.raises(fb.DataError, match="in the row at position 60: cannot identify image file"):
+        next(rows)
+    assert [(row["id"], row["image"].width, row["of_row"]["is"]) for row in found] == [(i, i + 1, i) for i in range(60)]
+    assert list(found[0]) == ours.column_names
+    assert [row["id"] for row in ours.skip(61)] == list(range(61, 100))
 
 
 def test_a_pickle_holds_no_token_of_the_process(rows: fb.Dataset) -> None:

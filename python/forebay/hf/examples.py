@@ -26,6 +26,7 @@ import_datasets("this module")
 import numpy as np  # noqa: E402 - once the version of `datasets`, which brings them, is known
 import pyarrow as pa  # noqa: E402 - as above
 from datasets import Features  # noqa: E402 - as above
+from datasets.features.features import require_decoding  # noqa: E402 - as above
 from datasets.formatting import PythonFormatter  # noqa: E402 - as above
 from datasets.iterable_dataset import _BaseExamplesIterable, _batch_to_examples  # noqa: E402 - as above
 from datasets.table import cast_table_to_features  # noqa: E402 - as above
@@ -126,10 +127,25 @@ class PythonRows:
 
     def __init__(self, features: Any = None, token_per_repo_id: dict[str, Any] | None = None) -> None:
         self._formatter = PythonFormatter(features=features, token_per_repo_id=token_per_repo_id)
+        self._media = {name for name, feature in (features or {}).items() if _holds_media(feature)}
 
     def __call__(self, table: pa.Table) -> Iterator[dict[str, Any]]:
         """Yields the rows of a table."""
-        yield from _batch_to_examples(formatted(self._formatter, "format_batch", with_plain_arrays(table)))
+        table = with_plain_arrays(table)
+        names = table.column_names
+        rest = formatted(self._formatter, "format_batch", table.select([n for n in names if n not in self._media]))
+        if len(rest) == len(names):
+            yield from _batch_to_examples(rest)
+            return
+        # A decoded medium is large, may hold a file open, or cost a request: it is made when its row is taken.
+        media = table.select([name for name in names if name in self._media])
+        for row in range(len(table)):
+            made = formatted(self._formatter, "format_row", media.slice(row, 1), row)
+            yield {name: rest[name][row] if name in rest else made[name] for name in names}
+
+
+def _holds_media(feature: Any) -> bool:
+    return require_decoding(feature) and getattr(feature, "_type", None) != "Json"
 
 
 class State(dict[str, Any]):

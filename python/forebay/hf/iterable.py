@@ -200,7 +200,7 @@ class IterableDataset(ResumableDataset):
             self._ex_iterable, self._formatting = rows, formatting
 
     def _to_rows(self, batch_size: int | None) -> PythonRows | TorchRows | None:
-        """Returns what converts whole tables to rows, if no other step has to run."""
+        """Returns what converts tables to rows, if no other step has to run."""
         rows = self._ex_iterable
         if not isinstance(rows, ForebayExamplesIterable) or rows.own_features != self.features:
             return None

@@ -383,7 +383,8 @@ def test_the_length_is_known_until_a_step_changes_it(rows: fb.Dataset) -> None:
     assert len(ours.with_format("torch").rename_column("id", "number").remove_columns("text")) == 77
     assert [len(ours.shuffle(1).shard(2, index)) for index in (0, 1)] == [39, 38]
     assert len(DataLoader(ours, batch_size=10)) == 8
-    assert len(ours.map(double)) == len(list(ours.map(double))) == 77
+    assert len(ours.map(double)) == len(list(ours.map(double))) == len(ours.decode(False)) == 77
+    assert len(ours.decode(num_threads=2)) == 77
     shares = [ours.map(double).shard(2, index) for index in (0, 1)]
     assert [len(share) for share in shares] == [len(list(share)) for share in shares] == [38, 39]
     mapped = ours.map(double)

@@ -160,6 +160,10 @@ class IterableDataset(ResumableDataset):
         """Changes the type of a column."""
         return self._as_long(super().cast_column(column, feature))
 
+    def decode(self, *arguments: Any, **settings: Any) -> Any:
+        """Decodes media, in threads, or leaves them as they are stored."""
+        return self._as_long(super().decode(*arguments, **settings))
+
     def _plain(self) -> ForebayExamplesIterable | None:
         """Returns the rows, if no step of `datasets` was applied to them."""
         rows = self._ex_iterable

@@ -78,7 +78,7 @@ def _cast(field: Any, wanted: Any, feature: Any) -> str:
     have, becomes = _leaves(field.type, wanted)
     is_known = _becomes(field.type, wanted, feature) if types.is_nested(becomes) else _has_cast(have, becomes)
     if not is_known or not _may_have_length(field.type, wanted) or (classes and types.is_temporal(have)):
-        raise _refused(field.name, wanted)
+        raise _refused(field.name, wanted, is_encoded=_is_encoded(field.type, feature))
 
     def exactly(value: str, to: Any, names: Sequence[str] = ()) -> str:
         known = _text(json.dumps(names, ensure_ascii=False)) if names else "''"
@@ -150,12 +150,27 @@ def _becomes(have: Any, wanted: Any, feature: Any) -> bool:
         is_leaf = not types.is_nested(have) and not types.is_nested(wanted)
         return is_alike(have, wanted) or (is_leaf and not _classes(feature) and _has_cast(have, wanted))
     is_medium = isinstance(feature, dict) and feature.get("_type") in MEDIA
+    if _is_encoded(have, feature):
+        return False
     if not types.is_struct(have):
         return is_medium and (_is_text(have) or _is_binary(have))
     shared = [name for name in wanted.names if have.names.count(name) == 1]
     if not shared or (len(shared) < have.num_fields and not is_medium):
         return False
     return all(_becomes(have.field(name).type, wanted.field(name).type, _part(feature, name)) for name in shared)
+
+
+def _is_encoded(have: Any, feature: Any) -> bool:
+    """Whether `datasets` encodes the values of a type to make media of them: pixels of images, samples of audio."""
+    import pyarrow as pa
+
+    have, item = stored_type(have), _item(feature)
+    if item is not None:
+        return _is_list(have) and _is_encoded(have.value_type, item)
+    kind = feature.get("_type") if isinstance(feature, dict) else None
+    if kind == "Audio":
+        return bool(pa.types.is_struct(have)) and "array" in have.names
+    return kind == "Image" and _is_list(have)
 
 
 def _item(feature: Any) -> Any:
@@ -323,5 +338,10 @@ def _type_name(column: str, data_type: Any) -> str:
     raise _refused(column, data_type)
 
 
-def _refused(column: str, data_type: Any) -> SettingError:
+def _refused(column: str, data_type: Any, *, is_encoded: bool = False) -> SettingError:
+    if is_encoded:
+        return SettingError(
+            f"features: column `{column}` holds pixels or samples, which are not encoded here; `datasets` does that: "
+            f"`ds.to_hf().cast_column({column!r}, ...)`"
+        )
     return SettingError(f"features: column `{column}` cannot be cast to `{data_type}`; compute it by `ds.sql`")

@@ -636,6 +636,37 @@ def test_structs_and_lists_that_become_nothing_are_refused(tmp_path: Path, value
         ds.cast({"x": feature})
 
 
+SAMPLES = pa.struct([("array", pa.list_(pa.float32())), ("path", pa.string()), ("sampling_rate", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("values", "feature"),
+    [
+        (pa.array([{"array": [0.5], "path": "x.wav", "sampling_rate": 8000}], SAMPLES), datasets.Audio()),
+        (pa.array([{"array": [0.5], "path": None, "sampling_rate": 8000}], SAMPLES), datasets.Audio(decode=False)),
+        (pa.array([{"array": [0.5], "sampling_rate": 8000}]), datasets.Audio()),
+        (pa.array([[{"array": [0.5], "path": None}]]), List(datasets.Audio())),
+        (pa.array([[[[1, 2, 3]]]]), datasets.Image()),
+        (pa.array([[[[[1, 2, 3]]]]]), List(datasets.Image())),
+    ],
+    ids=lambda it: str(getattr(it, "type", it)),
+)
+def test_pixels_and_samples_are_not_lost_but_left_to_datasets(tmp_path: Path, values: pa.Array, feature: Any) -> None:
+    path = file_of(tmp_path, values)
+    ds = fb.load_dataset(path, split="train")
+    with pytest.raises(fb.SettingError, match=r"`x` holds pixels or samples.*`ds.to_hf\(\).cast_column\('x', ...\)`"):
+        ds.cast_column("x", feature)
+    if feature == datasets.Image():
+        with pytest.warns(UserWarning, match="Downcasting array dtype int64 to uint8"):
+            assert next(iter(ds.to_hf().cast_column("x", feature)))["x"].size == (1, 1)
+
+
+def test_samples_in_a_field_of_a_struct_are_not_lost(tmp_path: Path) -> None:
+    ds = fb.load_dataset(file_of(tmp_path, pa.array([{"a": {"array": [0.5], "path": "x.wav"}}])), split="train")
+    with pytest.raises(fb.SettingError, match="column `x` cannot be cast to `struct<a: struct<bytes"):
+        ds.cast_column("x", {"a": datasets.Audio()})
+
+
 def test_what_no_cast_converts_is_refused_at_the_call(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [2.5], "l": [[2.5]], "s": [{"a": 1}], "b": [b"1"]}), tmp_path / "x.parquet")
     ds = fb.load_dataset(tmp_path / "x.parquet", split="train")

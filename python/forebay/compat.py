@@ -138,12 +138,16 @@ def formatted(formatter: Any, method: str, table: Any, first: int = 0, instead: 
 
     Raises:
         DataError: a column holds a value that cannot be decoded, or has no Python object; see `locate`.
+        ImportError: a library that decodes media is missing, or lacks what it needs.
         TensorError: a column has no form; besides leaving it out, the message suggests `instead`.
     """
     make: Callable[[Any], Any] = getattr(formatter, method)
     try:
         return make(table)
     except NO_FORM as error:
+        if isinstance(error, RuntimeError) and "libtorchcodec" in str(error):
+            # The rest of its message is pages of traces, one for each version of FFmpeg.
+            raise ImportError("`torchcodec` cannot load FFmpeg; install one of the versions it supports") from error
         for name in table.column_names:
             column = table.select([name])
             try:
@@ -175,8 +179,10 @@ def _no_form(column: Any, formatter: Any, error: Exception, first: int, instead:
     if features is not None and require_decoding(features[name]):
         decode = (formatter if is_python else PythonFormatter(features=features)).format_batch
         row = next((row for row in range(len(column)) if _fails(decode, column.slice(row, 1))), None)
-        if row is not None or is_python:
-            return _undecodable(name, None if row is None else first + row, error)
+        if row is not None:
+            return _undecodable(name, first + row, error, column[name][row].as_py())
+        if is_python:
+            return _undecodable(name, None, error)
     if is_python:
         what = f"column `{name}` of type `{column.schema.field(name).type}`"
         return DataError(f"{what} holds a value that Python has no object for: {error}; leave it out")
@@ -191,17 +197,40 @@ def _fails(make: Callable[[Any], Any], table: Any) -> bool:
     return False
 
 
-def _undecodable(column: str, row: int | None, error: Exception) -> DataError:
+def _undecodable(column: str, row: int | None, error: Exception, value: Any = None) -> DataError:
     """Returns the exception for a value that cannot be decoded, in a row of a batch if it is known."""
     where = "" if row is None else f", in {_in_batch(row)}"
     # The address of a buffer tells nothing.
-    cause = re.sub(r" <\S+ object at 0x[0-9a-fA-F]+>", "", str(error))
-    made = DataError(
-        f"column `{column}` holds a value that cannot be decoded{where}: {cause}; leave that row out, or read its "
-        "bytes without `compat` and `decode`"
-    )
+    cause = re.sub(r" <\S+ object at 0x[0-9a-fA-F]+>", "", str(error)).rstrip(".")
+    is_of_system = _is_of_system(error)
+    if (path := _path_alone(value)) is not None and (is_of_system or isinstance(error, RuntimeError)):
+        named = "" if path in cause else f"`{path}`: "
+        text = f"column `{column}` names a file that cannot be read{where}: {named}{cause}"
+    elif is_of_system:
+        text = f"column `{column}` cannot be decoded{where}: {cause}"
+    else:
+        text = (
+            f"column `{column}` holds a value that cannot be decoded{where}: {cause}; leave that row out, or read its "
+            "bytes without `compat` and `decode`"
+        )
+    made = DataError(text)
     made._row = row
     return made
+
+
+def _is_of_system(error: Exception) -> bool:
+    """Whether an exception comes from the system or a network; PIL has such exceptions for broken images, too."""
+    if not isinstance(error, OSError) or type(error).__name__ == "UnidentifiedImageError":
+        return False
+    return type(error) is not OSError or error.errno is not None
+
+
+def _path_alone(value: Any) -> str | None:
+    """Returns the path of the first medium in a value of which the bytes are elsewhere; None without one."""
+    if isinstance(value, dict) and isinstance(path := value.get("path"), str) and value.get("bytes", b"") is None:
+        return path
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((path for path in map(_path_alone, parts) if path is not None), None)
 
 
 def _quick_tensor(column: Any) -> Any:

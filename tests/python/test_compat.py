@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
+import os
 import pickle
+import re
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -229,6 +232,75 @@ def test_bytes_that_are_no_image_are_an_error_that_names_the_row(
     where = "column `image` holds a value that cannot be decoded, in the row at position 17:"
     with pytest.raises(fb.ForebayError, match=f"{where} cannot identify image file;"):
         read(ds)
+
+
+WAYS_TO_DECODE: list[Callable[[fb.Dataset], Any]] = [
+    lambda ds: list(ds.decode()),
+    lambda ds: list(ds.decode().batches(4)),
+    lambda ds: list(ds.to_torch(4, compat="datasets")),
+    lambda ds: list(ds.to_hf()),
+    lambda ds: list(ds.to_hf().with_format("torch")),
+]
+
+
+def images_of(tmp_path: Path, values: list[dict[str, Any]]) -> fb.Dataset:
+    schema = Features(row=Value("int64"), image=datasets.Image()).arrow_schema
+    rows = [{"row": row, "image": value} for row, value in enumerate(values)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), tmp_path / "train.parquet")
+    return fb.load_dataset(tmp_path, split="train")
+
+
+@pytest.mark.parametrize("read", WAYS_TO_DECODE)
+@pytest.mark.parametrize("kind", ["missing", "offline", "broken", "truncated"])
+def test_a_file_that_a_row_names_is_told_from_a_broken_value(
+    kind: str, read: Callable[[fb.Dataset], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, path = encoded(PIL.Image.effect_noise((90, 90), 9), "PNG"), tmp_path / "x.png"
+    if kind == "broken":
+        path.write_bytes(b"no image")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    named = "hf://datasets/org/name@main/x.png" if kind == "offline" else str(path)
+    body = whole[:2000] if kind == "truncated" else None
+    ds = images_of(tmp_path, [{"bytes": whole, "path": None}, {"bytes": body, "path": named}])
+    means = {
+        "missing": f"names a file that cannot be read, in the row at position 1: .*No such file.*{re.escape(named)}'$",
+        "offline": f"names a file that cannot be read, in the row at position 1: `{re.escape(named)}`: .*offline",
+        "broken": "holds a value that cannot be decoded, in the row at position 1: cannot identify .*; leave that row",
+        "truncated": "holds a value that cannot be decoded, in the row at position 1: .*truncated; leave that row out",
+    }
+    with pytest.raises(fb.DataError, match=f"column `image` {means[kind]}") as caught:
+        read(ds)
+    assert ("leave that row out" in str(caught.value)) == (kind in ("broken", "truncated"))
+
+
+@pytest.mark.parametrize("read", WAYS_TO_DECODE)
+def test_what_the_system_lacks_is_no_broken_value(
+    read: Callable[[fb.Dataset], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    ds = images_of(tmp_path, [{"bytes": encoded(PIL.Image.new("RGB", (2, 2)), "PNG"), "path": None}])
+    monkeypatch.setattr(datasets.Image, "decode_example", fails)
+    with pytest.raises(
+        fb.DataError, match=r"column `image` cannot be decoded, in .* 0: \[Errno 24\] Too many open files$"
+    ):
+        read(ds)
+
+
+@pytest.mark.parametrize("read", WAYS_TO_DECODE)
+def test_a_decoder_without_its_libraries_is_like_one_that_is_not_installed(
+    read: Callable[[fb.Dataset], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Could not load libtorchcodec. Likely causes:\n  1. FFmpeg is not properly installed ...")
+
+    ds = images_of(tmp_path, [{"bytes": b"x", "path": None}])
+    monkeypatch.setattr(datasets.Image, "decode_example", fails)
+    with pytest.raises((fb.SettingError, ImportError), match="`torchcodec` cannot load FFmpeg; install one") as caught:
+        read(ds)
+    if isinstance(caught.value, fb.SettingError):
+        assert "column `image` cannot be decoded: " in str(caught.value)
 
 
 def test_a_decoder_that_is_not_installed_is_named(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class DatasetsFormat:
     def _blame(self, name: str, method: str, column: Any) -> None:
         """Raises if a column alone lacks a decoder."""
         try:
-            formatted(self._formatter, method, column)
+            formatted(_of_column(self._formatter, name), method, column)
         except ImportError as error:
             why = str(error).rstrip(".")
             raise SettingError(
@@ -151,10 +151,20 @@ def formatted(formatter: Any, method: str, table: Any, first: int = 0, instead: 
         for name in table.column_names:
             column = table.select([name])
             try:
-                make(column)
+                getattr(_of_column(formatter, name), method)(column)
             except NO_FORM as cause:
                 raise _no_form(column, formatter, cause, first, instead) from cause
         raise DataError(f"a batch has no form in `datasets`: {error}") from error
+
+
+def _of_column(formatter: Any, name: str) -> Any:
+    """Returns a formatter for one column: those of frames look for every column that is to be decoded."""
+    features = formatter.features
+    if features is None:
+        return formatter
+    return type(formatter)(
+        features=type(features)({name: features[name]}), token_per_repo_id=formatter.token_per_repo_id
+    )
 
 
 def locate(error: Exception, positions: Sequence[int]) -> None:

@@ -250,6 +250,27 @@ def images_of(tmp_path: Path, values: list[dict[str, Any]]) -> fb.Dataset:
     return fb.load_dataset(tmp_path, split="train")
 
 
+@pytest.mark.parametrize("read", [lambda ds: ds[0], lambda ds: ds[0:1]], ids=["row", "batch"])
+def test_a_frame_names_the_column_that_it_has_no_form_for(tmp_path: Path, read: Callable[[fb.Dataset], Any]) -> None:
+    pytest.importorskip("polars")
+    ds = images_of(tmp_path, [{"bytes": encoded(PIL.Image.new("RGB", (2, 2)), "PNG"), "path": None}])
+    with pytest.raises(fb.TensorError, match="column `image` has no form of `datasets`"):
+        read(ds.with_format("polars", compat="datasets"))
+
+
+@pytest.mark.parametrize("library", ["torch", "pandas"])
+def test_a_decoder_that_is_missing_is_named_in_every_format(
+    library: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise ImportError("To support decoding images, please install 'Pillow'.")
+
+    ds = images_of(tmp_path, [{"bytes": b"x", "path": None}])
+    monkeypatch.setattr(datasets.Image, "decode_example", fails)
+    with pytest.raises(fb.SettingError, match="column `image` cannot be decoded: .*'Pillow'; or read"):
+        ds.with_format(library, compat="datasets")[0]
+
+
 @pytest.mark.parametrize("read", WAYS_TO_DECODE)
 @pytest.mark.parametrize("kind", ["missing", "offline", "broken", "truncated"])
 def test_a_file_that_a_row_names_is_told_from_a_broken_value(

@@ -52,7 +52,9 @@ class DatasetsFormat:
 
     def __init__(self, name: str | None) -> None:
         if datasets_module() is None:
-            raise SettingError("compat: 'datasets' needs the package `datasets`")
+            raise SettingError(
+                "`decode()` and compat='datasets' need the package `datasets`; install it with `pip install datasets`"
+            )
         self.name = name
         """The name of the format in `datasets`."""
         self._schema: Any = None

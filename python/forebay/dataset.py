@@ -48,7 +48,7 @@ from forebay.progress import with_progress
 from forebay.python_values import to_python
 from forebay.replicas import share_of
 from forebay.selection import Selection
-from forebay.shaping import chosen
+from forebay.shaping import check_are_images, chosen
 from forebay.sql import Function, QueryResult, in_words_of, make_functions, make_parameters, make_tables
 from forebay.weights import make_weights, refuse_own_order, weighing
 
@@ -498,7 +498,8 @@ class Dataset(_MapStyle):
             >>> [ds.shard(i, 4).num_rows for i in range(4)]
             [300, 200, 300, 200]
         """
-        num_shards = check_count("num_shards", num_shards, most=(1 << 31) - 1)
+        # None at all is refused below, where the order of the arguments is told: `datasets` has the other one.
+        num_shards = check_count("num_shards", num_shards, least=0, most=(1 << 31) - 1)
         index = check_count("index", index, least=0, most=(1 << 31) - 1)
         native = self._native.shard(index, num_shards)
         is_of_files = not self._native.filters and not self._native.restrictions
@@ -947,6 +948,8 @@ class Dataset(_MapStyle):
         form = chosen(self._torch_format(forms, compat), padding, pack, decode, read)
         if self._is_decoded and compat is None:
             refuse_media(self.features, decode or {})
+        if decoded := [name for name in decode or {} if name in self.column_names]:
+            check_are_images(to_json(self.select_columns(decoded).features))
         return TorchStream(self, share, read, form, make_stages(device, pin_memory=pin_memory))
 
     def _torch_format(self, forms: Mapping[str, str] | None, compat: Compat | None) -> Format:

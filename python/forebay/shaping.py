@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forebay.access import is_number
 from forebay.exceptions import SettingError
+from forebay.feature_types import MEDIA
 from forebay.options import (
     OnError,
     as_number,
@@ -320,6 +321,21 @@ def chosen(
     if pad is not None or images or format.has_requests:
         raise SettingError("pack: packed batches hold packed lists alone; leave `padding`, `decode` and `forms` out")
     return pack
+
+
+def check_are_images(features: Mapping[str, Any]) -> None:
+    """Refuses columns to decode as images, given by their features in JSON form, that hold other media.
+
+    Raises:
+        SettingError: there is such a column.
+    """
+    for name, feature in features.items():
+        kind = feature.get("_type") if isinstance(feature, dict) else None
+        if kind in MEDIA and kind != "Image":
+            raise SettingError(
+                f"decode: column `{name}` holds `{kind}`, not images; `datasets` decodes it, by `compat='datasets'` or "
+                "`ds.decode()`"
+            )
 
 
 def _check_padding(padding: object) -> Pad | None:

@@ -237,6 +237,8 @@ def test_sizes_are_numbers_or_text_with_a_unit(ds):
 def test_of_shards_the_number_comes_first(ds):
     with pytest.raises(fb.SettingError, match="number of shards `2`, got `4`; the index comes first: `shard"):
         ds.shard(4, 2)
+    with pytest.raises(fb.SettingError, match="number of shards `0`, got `4`; the index comes first: `shard"):
+        ds.shard(4, 0)
 
 
 def test_several_splits_are_listed_and_one_of_them_is_to_be_chosen(path):

@@ -875,7 +875,7 @@ def test_without_datasets_features_are_its_json(ds: fb.Dataset, path: Path) -> N
     bare = read_features(pa.schema(ds).remove_metadata())
     assert Features.from_dict(bare) == Features.from_arrow_schema(pa.schema(ds).remove_metadata())
     assert ds.cast({"int64": {"names": ["a"], "_type": "ClassLabel"}}).features["int64"]["names"] == ["a"]
-    with pytest.raises(fb.SettingError, match="compat: 'datasets' needs the package `datasets`"):
+    with pytest.raises(fb.SettingError, match=r"`decode\(\)` and compat=.* need .* `pip install datasets`"):
         ds.with_format("torch", compat="datasets")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from data import write_fragments
@@ -585,6 +586,14 @@ def test_bytes_that_are_changed_crash_nothing(tmp_path: Path) -> None:
     num_kept = sum(len(batch["image"]) for batch in stream)
     assert num_kept + stream.stats()["images_skipped"] == len(bodies)
     assert 0 < num_kept < len(bodies)
+
+
+@pytest.mark.parametrize("kind", ["Audio", "Video", "Pdf", "Nifti"])
+def test_other_media_are_not_images(kind: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"m": [{"bytes": b"RIFF", "path": "x"}], "n": [1]}), tmp_path / "train.parquet")
+    ds = fb.load_dataset(tmp_path, split="train").cast_column("m", {"_type": kind})
+    with pytest.raises(fb.SettingError, match=f"column `m` holds `{kind}`, not images; .* `compat='datasets'`"):
+        ds.to_torch(1, decode={"m": fb.Image(size=2)})
 
 
 def test_what_contradicts_decoding_is_refused(photos: tuple[fb.Dataset, list[bytes]]) -> None:

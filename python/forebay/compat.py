@@ -96,9 +96,9 @@ class DatasetsFormat:
         table = pa.Table.from_batches([record])
         try:
             table = table_cast(table, self._target)
-            return with_plain_arrays(table) if self.name is None else table
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(f"a batch does not fit its features {features}: {error}") from error
+        return with_plain_arrays(table) if self.name is None else table
 
     def _learn(self, schema: Any) -> Any:
         """Returns the features of batches with a schema; makes the formatter for them."""

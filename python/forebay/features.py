@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from forebay.exceptions import SchemaError, SettingError
+from forebay.exceptions import DataError, SchemaError, SettingError
 from forebay.feature_types import LISTS, infer_feature, storage_type, stored_type, value_dtype
 from forebay.packages import import_for
 
@@ -72,12 +72,30 @@ def with_plain_arrays(rows: Any) -> Any:
     """Returns a pyarrow batch or table with the array types of `datasets` turned into lists.
 
     Both are the same in Python, but `datasets` fails if an array of variable length is NULL.
+
+    Raises:
+        DataError: an array has another shape than its type, which a cast does not check.
     """
     for place, field in enumerate(rows.schema):
         if getattr(field.type, "extension_name", "").startswith("datasets."):
             plain = rows.column(place).cast(field.type.storage_type)
+            _check_shape(field, plain)
             rows = rows.set_column(place, field.name, plain)
     return rows
+
+
+def _check_shape(field: Any, lists: Any) -> None:
+    import pyarrow.compute as pc
+
+    for dimension in field.type.shape:
+        found = pc.unique(pc.list_value_length(lists).drop_null()).to_pylist()
+        if dimension is not None and any(length != dimension for length in found):
+            wrong = next(length for length in found if length != dimension)
+            raise DataError(
+                f"column `{field.name}` holds a value that is no array of shape {tuple(field.type.shape)}: expected "
+                f"{dimension} items, got {wrong}; leave that row out, or cast the column to another feature"
+            )
+        lists = pc.list_flatten(lists)
 
 
 def _told(schema: Any) -> dict[str, Any]:

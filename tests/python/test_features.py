@@ -636,6 +636,27 @@ def test_structs_and_lists_that_become_nothing_are_refused(tmp_path: Path, value
         ds.cast({"x": feature})
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda ds: list(ds.decode()),
+        lambda ds: list(ds.decode().batches(2)),
+        lambda ds: list(ds.to_hf()),
+        lambda ds: next(iter(ds.to_torch(2, compat="datasets"))),
+    ],
+)
+@pytest.mark.parametrize("shape", [(2, 2), (1, 3), (None, 2)], ids=str)
+def test_lists_of_another_shape_are_no_arrays(tmp_path: Path, shape: Any, read: Callable[[fb.Dataset], Any]) -> None:
+    path = file_of(tmp_path, pa.array([[[1, 2, 3], [4, 5, 6]], None]))
+    fitting = fb.load_dataset(path, split="train").cast_column("x", datasets.Array2D((None, 3), "int64"))
+    assert [row["x"] for row in fitting.decode()] == [[[1, 2, 3], [4, 5, 6]], None]
+    ds = fitting.cast_column("x", datasets.Array2D(shape, "int64"))
+    with pytest.raises(
+        (fb.DataError, fb.TensorError), match=r"column `x` (holds a value that is no array|has no form)"
+    ):
+        read(ds.take(1))
+
+
 SAMPLES = pa.struct([("array", pa.list_(pa.float32())), ("path", pa.string()), ("sampling_rate", pa.int64())])
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import datasets
+import PIL.Image
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -16,6 +18,7 @@ from datasets.distributed import split_dataset_by_node
 from hf_data import open_rows, rows_table, shown, write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from image_data import encoded
 
 import forebay as fb
 from forebay.hf.filters import to_exact_sql
@@ -163,7 +166,7 @@ def test_what_to_do_about_a_step_works(paths: list[str], step: str) -> None:
 
 def test_features_that_are_refused_can_be_cast_to_afterwards(paths: list[str]) -> None:
     features = datasets.Features({"id": datasets.Value("string")})
-    with pytest.raises(fb.SettingError, match=r"then cast it: `fb.from_hf\(ds\).cast\(features\)`$"):
+    with pytest.raises(fb.SettingError, match=r"was cast, then cast it: `fb.from_hf\(ds\).cast\(features\)`$"):
         fb.from_hf(streamed(paths).cast_column("id", features["id"]))
     assert fb.from_hf(streamed(paths)).cast(features).features["id"] == features["id"]
 
@@ -196,10 +199,28 @@ def test_what_is_not_a_stream_of_parquet_is_refused(paths: list[str], make: Any,
         fb.from_hf(make(paths))
 
 
-def test_features_that_are_not_those_of_the_files_are_refused(paths: list[str]) -> None:
+def test_files_are_cast_to_the_features_that_they_are_read_with(paths: list[str]) -> None:
     features = datasets.Features({"id": datasets.Value("string"), "text": datasets.Value("string")})
-    with pytest.raises(fb.SettingError, match="column `id` is `int64` in the files, expected `string`.*cast"):
-        fb.from_hf(streamed(paths, columns=["id", "text"], features=features))
+    theirs = streamed(paths, columns=["id", "text"], features=features)
+    assert fb.from_hf(theirs).features == features
+    assert list(fb.from_hf(theirs)) == list(theirs)
+    with pytest.raises(fb.SettingError, match="column `id` is `int64` in the files, expected `int32`.*cast"):
+        fb.from_hf(theirs.cast_column("id", datasets.Value("int32")))
+
+
+@pytest.mark.parametrize("is_enabled", [False, True])
+def test_files_are_cast_to_the_features_of_a_card(tmp_path: Path, is_enabled: bool) -> None:
+    body = encoded(PIL.Image.new("RGB", (4, 3)), "PNG")
+    pq.write_table(pa.table({"image": [body], "label": pa.array([1], pa.int8())}), tmp_path / "train.parquet")
+    label = "{name: label, dtype: {class_label: {names: {'0': cat, '1': dog}}}}"
+    card = f"---\ndataset_info:\n  features:\n  - {{name: image, dtype: image}}\n  - {label}\n---\n"
+    (tmp_path / "README.md").write_text(card)
+    with fb.hf.enable() if is_enabled else nullcontext():
+        theirs = datasets.load_dataset(str(tmp_path), split="train", streaming=True)
+    ours = fb.from_hf(theirs)
+    assert ours.features == theirs.features == fb.load_dataset(tmp_path, split="train").features
+    assert [(row["image"].size, row["label"]) for row in ours.decode()] == [((4, 3), 1)]
+    assert fb.from_hf(theirs.select_columns("label")).features == datasets.Features(label=theirs.features["label"])
 
 
 def test_required_items_and_fields_are_those_of_the_features(tmp_path: Path) -> None:

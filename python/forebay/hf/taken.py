@@ -134,12 +134,12 @@ def _take_rows(dataset: Any, storage_options: Mapping[str, Any] | None) -> Datas
                 "storage_options: Forebay reads the rows of this dataset already, with the options that it was opened "
                 "with; open the files by `forebay.load_dataset`, which takes them"
             )
-        taken = rows.source.dataset
+        taken, read_as = rows.source.dataset, rows.own_features
     else:
         builder = _builder_of(rows)
-        taken = open_files(builder, rows.kwargs, storage_options)
-        if builder.config.features is None:
-            taken = _as_in_first_file(taken, dataset.features)
+        taken, read_as = open_files(builder, rows.kwargs, storage_options), builder.info.features or {}
+    taken = _as_read(taken, {name: it for name, it in dataset.features.items() if read_as.get(name) == it})
+    if not isinstance(rows, ForebayExamplesIterable):
         check_types(taken, dataset.features)
     kept = taken.column_names if columns is None else columns
     taken = taken.select_columns([name for name in kept if name not in removed])
@@ -151,12 +151,17 @@ def _take_rows(dataset: Any, storage_options: Mapping[str, Any] | None) -> Datas
     return taken.cast(meant)
 
 
-def _as_in_first_file(taken: Dataset, features: Any) -> Dataset:
-    """Returns a dataset in which columns stored in several types have the type in `features`, as in `datasets`."""
-    told, found = features.arrow_schema, taken.schema
-    mixed = [name for name in taken._native.mixed_columns if name in features and name in found.names]
-    meant = {name: features[name] for name in mixed if told.field(name).type != found.field(name).type}
+def _as_read(taken: Dataset, features: Mapping[str, Any]) -> Dataset:
+    """Returns a dataset whose columns have the types that `datasets` casts files to, given as features."""
+    told = import_datasets("`from_hf`").Features(features).arrow_schema
+    meant = {field.name: features[field.name] for field in taken.schema if _is_other(field.type, told, field.name)}
     return taken.cast(meant) if meant else taken
+
+
+def _is_other(kind: Any, told: Any, name: str) -> bool:
+    """Whether a type is not that of a column of a schema, if it has the column; nullability makes no difference."""
+    wanted = told.field(name).type if name in told.names else kind
+    return bool(kind != wanted and not is_alike(kind, getattr(wanted, "storage_type", wanted)))
 
 
 def _left_columns(rows: Any) -> Literal["selected", "removed"] | None:
@@ -257,18 +262,17 @@ def check_types(taken: Dataset, features: Any) -> None:
     Raises:
         SettingError: a column is not in the files, or has another type there.
     """
-    found = {field.name: field.type for field in taken.schema}
-    for field in features.arrow_schema:
+    found, told = {field.name: field.type for field in taken.schema}, features.arrow_schema
+    for field in told:
         kind = found.get(field.name)
-        stored = getattr(field.type, "storage_type", field.type)
         if kind is None:
             raise SettingError(
                 f"features: column `{field.name}` is not in the files; expected one of {', '.join(found)}"
             )
-        if kind != field.type and not is_alike(kind, stored):
+        if _is_other(kind, told, field.name):
             raise SettingError(
-                f"features: column `{field.name}` is `{kind}` in the files, expected `{field.type}`; take it over as "
-                "it is, then cast it: `fb.from_hf(ds).cast(features)`"
+                f"features: column `{field.name}` is `{kind}` in the files, expected `{field.type}`; pass the dataset "
+                "before it was cast, then cast it: `fb.from_hf(ds).cast(features)`"
             )
 
 

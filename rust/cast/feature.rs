@@ -32,6 +32,7 @@ pub(super) fn featured(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Arro
 /// Returns whether non-struct values become structs: the bytes or paths of media.
 pub(super) fn is_medium(from: &DataType, to: &DataType) -> bool {
     let DataType::Struct(fields) = to else { return false };
+    let from: &DataType = if let DataType::Dictionary(_, values) = from { values } else { from };
     (from.is_string() || is_binary(from)) && [BYTES, PATH].iter().all(|name| fields.find(name).is_some())
 }
 
@@ -80,11 +81,11 @@ fn is_binary(data_type: &DataType) -> bool {
 mod tests {
     use arrow_array::cast::AsArray;
     use arrow_array::types::{Float32Type, Int32Type};
-    use arrow_array::{Float64Array, Int64Array, StringArray};
+    use arrow_array::{DictionaryArray, Float64Array, Int64Array, StringArray};
     use arrow_buffer::NullBuffer;
     use arrow_schema::Field;
 
-    use super::super::to_feature;
+    use super::super::{can_be_feature, to_feature};
     use super::*;
 
     fn fields(fields: &[(&str, DataType)]) -> Fields {
@@ -105,6 +106,17 @@ mod tests {
         assert_eq!(got.column(0).as_primitive::<Float32Type>().values(), &[0.1, -0.0]);
         assert_eq!(got.column(1).as_primitive::<Int32Type>().values(), &[1, 2]);
         assert_eq!(got.column(2).null_count(), 2);
+    }
+
+    #[test]
+    fn dictionaries_of_bytes_or_paths_become_media() {
+        let dictionary: DictionaryArray<Int32Type> = ["a.png", "b.png", "a.png"].into_iter().collect();
+        let array: ArrayRef = Arc::new(dictionary);
+        let wanted = DataType::Struct(fields(&[(BYTES, DataType::Binary), (PATH, DataType::Utf8)]));
+        assert!(can_be_feature(array.data_type(), &wanted));
+        let got = to_feature(&array, &wanted).unwrap();
+        let paths = got.as_struct().column(1).as_string::<i32>();
+        assert_eq!(paths.iter().flatten().collect::<Vec<_>>(), ["a.png", "b.png", "a.png"]);
     }
 
     #[test]

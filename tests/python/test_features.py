@@ -562,6 +562,22 @@ def test_structs_become_those_that_datasets_makes_of_them(tmp_path: Path, case: 
         assert sorted(map(str, pa.table(ds.shuffle(1))["x"].to_pylist())) == sorted(map(str, [row["x"] for row in ds]))
 
 
+@pytest.mark.parametrize("where", ["alone", "in lists", "in structs"])
+@pytest.mark.parametrize("field", ["bytes", "path"])
+def test_dictionaries_of_bytes_or_paths_become_media(tmp_path: Path, field: str, where: str) -> None:
+    plain = [BODY, None, BODY] if field == "bytes" else ["x.png", None, "x.png"]
+    values, image = pa.array(plain).dictionary_encode(), datasets.Image(decode=False)
+    media = [None if value is None else {"bytes": None, "path": None, field: value} for value in plain]
+    stored, feature, expected = {
+        "alone": (values, image, media),
+        "in lists": (pa.ListArray.from_arrays([0, 2, 2, 3], values), List(image), [media[:2], [], media[2:]]),
+        "in structs": (pa.StructArray.from_arrays([values], ["a"]), {"a": image}, [{"a": medium} for medium in media]),
+    }[where]
+    ds = fb.load_dataset(file_of(tmp_path, stored), split="train").cast_column("x", feature)
+    assert ds.features["x"] == feature
+    assert [row["x"] for row in ds] == expected
+
+
 def test_a_card_makes_images_of_what_other_writers_stored(tmp_path: Path) -> None:
     stored = pa.struct([("bytes", pa.large_binary()), ("path", pa.large_string())])
     pq.write_table(pa.table({"image": pa.array([{"bytes": BODY, "path": None}], stored)}), tmp_path / "train.parquet")

@@ -258,6 +258,11 @@ impl EpochReader {
         }
     }
 
+    /// Returns the dataset.
+    pub fn dataset(&self) -> &Dataset {
+        &self.dataset
+    }
+
     /// Returns the columns of the batches.
     pub fn schema(&self) -> &SchemaRef {
         self.dataset.schema()

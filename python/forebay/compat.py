@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from forebay.exceptions import DataError, SettingError, TensorError
 from forebay.features import datasets_module, read_features, with_plain_arrays
 from forebay.options import check_choice
+from forebay.secrets import Tokens, hub_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -50,13 +51,15 @@ def refuse_media(features: Mapping[str, Any], decoded: Container[str]) -> None:
 class DatasetsFormat:
     """Rows and batches of `datasets` in one of its formats; without one, Python rows with media decoded."""
 
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, name: str | None, tokens: Mapping[str, Any] | None = None) -> None:
         if datasets_module() is None:
             raise SettingError(
                 "`decode()` and compat='datasets' need the package `datasets`; install it with `pip install datasets`"
             )
         self.name = name
         """The name of the format in `datasets`."""
+        self._tokens = Tokens(tokens or {})
+        """The tokens by which media are read that rows name by their place on the Hub."""
         self._schema: Any = None
         self._formatter: Any = None
         self._target: Any = None
@@ -66,9 +69,9 @@ class DatasetsFormat:
         """The library, as named in `with_format`; None for Python rows."""
         return self.name
 
-    def prepare(self, reader: _lib.Reader) -> DatasetsFormat:  # noqa: ARG002 - batches have their schema
+    def prepare(self, reader: _lib.Reader) -> DatasetsFormat:
         """Returns a separate format for one stream."""
-        return DatasetsFormat(self.name)
+        return DatasetsFormat(self.name, hub_tokens(reader))
 
     def __call__(self, batch: _lib.Batch) -> Any:
         """Returns the batch as `IterableDataset.iter` yields it."""
@@ -106,7 +109,7 @@ class DatasetsFormat:
 
         if self._schema is None or not self._schema.equals(schema, check_metadata=True):
             features = read_features(schema)
-            self._formatter = get_formatter(self.name, features=features)
+            self._formatter = get_formatter(self.name, features=features, token_per_repo_id=self._tokens)
             self._target, self._schema = features.arrow_schema, schema
         return self._formatter.features
 
@@ -132,7 +135,7 @@ class DatasetsFormat:
         return "decode()" if self.name is None else f"with_format({self.name!r}, compat='datasets')"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DatasetsFormat, (self.name,)
+        return DatasetsFormat, (self.name, self._tokens)
 
 
 def formatted(formatter: Any, method: str, table: Any, first: int = 0, instead: str = "") -> Any:
@@ -189,7 +192,8 @@ def _no_form(column: Any, formatter: Any, error: Exception, first: int, instead:
     (name,), features = column.column_names, formatter.features
     is_python = isinstance(formatter, PythonFormatter)
     if features is not None and require_decoding(features[name]):
-        decode = (formatter if is_python else PythonFormatter(features=features)).format_batch
+        python = formatter if is_python else PythonFormatter(features, False, formatter.token_per_repo_id)
+        decode = python.format_batch
         row = next((row for row in range(len(column)) if _fails(decode, column.slice(row, 1))), None)
         if row is not None:
             return _undecodable(name, first + row, error, column[name][row].as_py())

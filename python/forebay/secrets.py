@@ -18,6 +18,8 @@ from forebay.options import check_options
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from forebay import _lib
+
 _PICKLED: ContextVar[bool] = ContextVar("forebay_secrets_pickled", default=False)
 _GIVEN: ContextVar[dict[str, str] | None] = ContextVar("forebay_options_given", default=None)
 
@@ -81,6 +83,23 @@ def are_pickled() -> bool:
 def given_options() -> dict[str, str] | None:
     """Returns the options given by `unpickle_with`."""
     return _GIVEN.get()
+
+
+class Tokens(dict[str, Any]):
+    """The tokens of repositories that `datasets` decodes with; pickled only where other secrets are."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Values other than strings only mean no token, or that of the login.
+        kept = {name: token for name, token in self.items() if are_pickled() or not isinstance(token, str)}
+        return Tokens, (kept,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tokens:
+        return Tokens(self)
+
+
+def hub_tokens(source: _lib.Dataset | _lib.Reader) -> Tokens:
+    """Returns the tokens of a dataset's repositories on the Hub as `datasets` takes them: False means none."""
+    return Tokens({name: token or False for name, token in source.hub_tokens.items()})
 
 
 def _is_starting_a_process() -> bool:

@@ -139,6 +139,12 @@ impl PyDataset {
         self.dataset.snapshot().commit.clone()
     }
 
+    /// The tokens that repositories of datasets on the Hub were opened with, by name; an empty one means none.
+    #[getter]
+    fn hub_tokens(&self) -> BTreeMap<&str, &str> {
+        self.dataset.snapshot().hub_tokens()
+    }
+
     /// The rows whose numbers are in `ranges`, which are ascending and neither overlap nor touch.
     fn select_ranges(&self, ranges: Vec<(u64, u64)>) -> PyResult<Self> {
         let ranges: Vec<_> = ranges.into_iter().map(|(start, end)| start..end).collect();

@@ -109,6 +109,12 @@ impl PyReader {
         self.reader.num_rows()
     }
 
+    /// The tokens that repositories of datasets on the Hub were opened with; see `Dataset.hub_tokens`.
+    #[getter]
+    fn hub_tokens(&self) -> BTreeMap<&str, &str> {
+        self.reader.dataset().snapshot().hub_tokens()
+    }
+
     /// Number of batches of the rank, over all workers, from the share's position on.
     fn num_batches(&self, share: ShareArguments) -> PyResult<u64> {
         Ok(share.share(self.reader.num_rows())?.num_batches())

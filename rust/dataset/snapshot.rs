@@ -122,6 +122,11 @@ impl Snapshot {
         self.fragments.len()
     }
 
+    /// Returns the tokens that repositories of datasets on the Hub were opened with, by name; an empty one means none.
+    pub fn hub_tokens(&self) -> BTreeMap<&str, &str> {
+        self.stores.iter().filter_map(Store::hub_token).collect()
+    }
+
     /// Returns the names of the columns that some object stores as a type other than the dataset's.
     pub fn mixed_columns(&self) -> Vec<String> {
         let is_other = |fragment: &Fragment, column: usize, data_type: &DataType| {

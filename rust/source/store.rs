@@ -109,6 +109,13 @@ impl Store {
         &self.options
     }
 
+    /// Returns the name of a dataset's repository on the Hub, and the token it was opened with; an empty one means none.
+    pub(crate) fn hub_token(&self) -> Option<(&str, &str)> {
+        let StoreKey::Hub(root) = &self.key else { return None };
+        let name = root.strip_prefix("hf://datasets/")?.split('@').next()?;
+        Some((name, self.options.get("hf_token")?.as_str()))
+    }
+
     /// Returns what identifies this store, for hashing: its location, never its user.
     pub(crate) fn identity(&self) -> Vec<String> {
         let is_place = |name: &str| {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import datasets
 import dill
+import PIL.Image
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,7 +18,8 @@ import pytest
 from datasets.packaged_modules.parquet.parquet import Parquet
 from hf_data import shown, write_rows
 from hub import TOKEN, Hub
-from hub_data import ids_file
+from hub_data import ids_file, to_bytes
+from image_data import encoded
 from torch.utils.data import DataLoader
 
 import forebay as fb
@@ -266,6 +268,36 @@ def test_a_pickle_holds_the_token_that_was_passed_where_it_holds_other_secrets(
     for again in (pickle.loads(payload), copy.deepcopy(ours)):
         assert again._token_per_repo_id == {"org/private": TOKEN}
         assert list(again) == list(ours)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda ds: ds.decode()[0]["image"],
+        lambda ds: next(iter(ds.decode()))["image"],
+        lambda ds: next(iter(ds.decode().batches(1)))["image"][0],
+        lambda ds: next(iter(pickle.loads(pickle.dumps(ds.decode().batches(1)))))["image"][0],
+        lambda ds: next(iter(ds.to_torch(1, compat="datasets")))["image"][0],
+        lambda ds: next(iter(ds.to_hf()))["image"],
+        lambda ds: next(iter(ds.to_hf().with_format("torch")))["image"],
+        lambda ds: next(iter(ds.shuffle(1).to_hf().map(dict)))["image"],
+    ],
+)
+def test_media_that_rows_name_in_a_private_repository_are_read_with_the_token_that_was_passed(
+    served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[fb.Dataset], Any]
+) -> None:
+    served.point(monkeypatch, tmp_path)
+    schema = datasets.Features({"image": datasets.Image()}).arrow_schema
+    place = "hf://datasets/org/private@main/images/a.png"
+    table = pa.Table.from_pylist([{"image": {"bytes": None, "path": place}}] * 2, schema=schema)
+    files = {"train.parquet": to_bytes(table, 2), "images/a.png": encoded(PIL.Image.new("RGB", (4, 3)), "PNG")}
+    served.create("org/private", files, private=True)
+    ds = fb.load_dataset("org/private", split="train", token=TOKEN)
+    for made in (ds.decode(), ds.to_hf(), ds.decode().batches(1)):
+        assert TOKEN.encode() not in dill.dumps(made)
+    with fb.pickle_with_secrets():
+        image = read(ds)
+    assert (image.size if isinstance(image, PIL.Image.Image) else image.shape[:0:-1]) == (4, 3)
 
 
 def test_that_nobody_is_meant_is_pickled(served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

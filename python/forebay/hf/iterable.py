@@ -16,9 +16,10 @@ from forebay.exceptions import SettingError
 from forebay.formats import FrameFormat, TensorFormat
 from forebay.hf.examples import ForebayExamplesIterable, PythonRows, Source, sharing
 from forebay.hf.parts import DEFAULT_NUM_SHARDS, Part
-from forebay.hf.resumable import BY_ROWS, ResumableDataset, Tokens, resumable
+from forebay.hf.resumable import BY_ROWS, ResumableDataset, resumable
 from forebay.hf.tensors import TorchRows
 from forebay.options import MOST_COUNT, MOST_SEED, check_count
+from forebay.secrets import Tokens, hub_tokens
 from forebay.trainers import is_dividing
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def make(dataset: Dataset, read: ReadOptions, *, split: str | None = None, num_s
     if named is not None and num_rows is not None:
         info.splits = datasets.splits.SplitDict()
         info.splits.add(datasets.SplitInfo(str(named), num_examples=num_rows))
-    made = adopt(IterableDataset(rows, info=info, split=named))
+    made = adopt(IterableDataset(rows, info=info, split=named, token_per_repo_id=hub_tokens(dataset._native)))
     return made if dataset._format is None else made.with_format(_format_name(dataset._format))
 
 

@@ -13,7 +13,6 @@ from forebay.hf.versions import import_datasets
 from forebay.iteration import Iteration
 from forebay.options import check_count
 from forebay.passes import MOST_EPOCH
-from forebay.secrets import are_pickled
 from forebay.trainers import goes_on_behind, is_dividing
 
 import_datasets("this module")
@@ -290,18 +289,6 @@ def _check_batch_size(state: dict[str, Any], loaded: dict[str, Any], batch_size:
             f"this state is from a loop over {batches[before]}, not over {batches[batch_size]}, and `datasets` needs "
             "the same to go on; or read by `ds.batches()`, whose states know no batch size"
         )
-
-
-class Tokens(dict[str, Any]):
-    """The tokens of repositories that `datasets` decodes with; pickled only where other secrets are."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Values other than strings only mean no token, or that of the login.
-        kept = {name: token for name, token in self.items() if are_pickled() or not isinstance(token, str)}
-        return Tokens, (kept,)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tokens:
-        return Tokens(self)
 
 
 def resumable(dataset: Any) -> Any:

@@ -1,7 +1,8 @@
 //! Below the clients: sends requests, reads once, everything else with retries.
 //!
 //! Reads come with [`Notes`]: the layer above retries them, since each needs a signature of its own. Listings, writes
-//! and requests for credentials have none: they are retried here, with their bodies.
+//! and requests for credentials have none: they are retried here, with their bodies; the latter not at the pace of the
+//! store, whose requests wait for them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -134,23 +135,33 @@ impl Checked {
         if is_for_machine(&request) {
             return self.ask_machine(request).await;
         }
+        let is_paced = is_for_objects(&request);
         let limit = Limit { time: self.policy.limit.time.min(LONGEST_SIGNED), ..self.policy.limit };
         let policy = Policy { limit, ..self.policy.clone() };
         let (notes, mut patience) = (Notes::default(), policy.patience());
         loop {
-            let entered = policy.traffic.pace().enter(&mut patience).await;
-            let pass = entered.map_err(|error| HttpError::new(HttpErrorKind::Timeout, error))?;
+            let pass = if is_paced {
+                let entered = policy.traffic.pace().enter(&mut patience).await;
+                Some(entered.map_err(|error| HttpError::new(HttpErrorKind::Timeout, error))?)
+            } else {
+                None
+            };
             let failed = match patience.watch.run(self.whole(request.clone())).await {
                 Ok(response) => {
-                    pass.answered();
-                    policy.traffic.answered();
+                    if let Some(pass) = pass {
+                        pass.answered();
+                        policy.traffic.answered();
+                    }
                     return Ok(response);
                 }
                 Err(error) => error,
             };
             let kind = failed.kind();
             let error = Error::Generic { store: "store", source: Box::new(failed) };
-            let waited = policy.recover(error, pass, &notes, &mut patience).await;
+            let waited = match pass {
+                Some(pass) => policy.recover(error, pass, &notes, &mut patience).await,
+                None => policy.recover_alone(error, &mut patience).await,
+            };
             waited.map_err(|error| HttpError::new(kind, error))?;
         }
     }
@@ -184,6 +195,14 @@ impl Checked {
             Err(_) => Err(nobody(format!("it did not answer within {} seconds", METADATA_TIME.as_secs()))),
         }
     }
+}
+
+/// Returns whether a request is a listing or a write: these keep to the pace of the store.
+///
+/// All others are for credentials. The clients make them for a read, which may be the one that goes ahead, while all
+/// others wait for these credentials: if they waited for their turn, too, none would ever come.
+fn is_for_objects(request: &HttpRequest) -> bool {
+    Listing::of(request).is_some() || [Method::PUT, Method::DELETE].contains(request.method())
 }
 
 /// Returns whether a request is for the metadata service of this machine.

@@ -81,10 +81,15 @@ impl Pace {
                     time
                 }
                 Decision::Wait(None) => patience.left(),
-                // The store is responding, just not to this request yet.
+                // The store is responding, just not to this request yet: that costs nothing, as long as it does.
                 Decision::Turn => {
-                    changed.await;
-                    continue;
+                    let watch = patience.watch;
+                    let is_changed = patience.wait(patience.left(), changed).await.is_some();
+                    patience.watch = watch;
+                    if is_changed {
+                        continue;
+                    }
+                    return Err(patience.end(self.refusal()));
                 }
             };
             if patience.wait(time, changed).await.is_none() && patience.left().is_zero() {
@@ -264,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_others_to_be_answered_loses_no_patience() {
+    fn who_waits_for_others_loses_no_patience_as_long_as_they_are_answered() {
         crate::Io::current().unwrap().block_on(async {
             let pace = Pace::default();
             let mut patient = patience(Duration::from_secs(1));
@@ -272,11 +277,15 @@ mod tests {
             pace.enter(&mut patient).await.unwrap().answered();
             let followers: Vec<_> = [pace.enter(&mut patient).await, pace.enter(&mut patient).await].into();
             let mut short = patience(50 * MS);
-            let (entered, ()) = tokio::join!(pace.enter(&mut short), async {
+            let ended = pace.enter(&mut short).await.unwrap_err();
+            assert!(ended.to_string().contains("503"), "{ended}");
+            let mut long = patience(500 * MS);
+            let (entered, ()) = tokio::join!(pace.enter(&mut long), async {
                 tokio::time::sleep(100 * MS).await;
                 followers.into_iter().for_each(|pass| pass.unwrap().answered());
             });
             assert!(entered.is_ok());
+            assert_eq!(long.left(), 500 * MS);
         });
     }
 

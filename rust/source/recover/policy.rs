@@ -90,6 +90,18 @@ impl Policy {
         patience.pause(error).await
     }
 
+    /// Waits like [`recover`](Self::recover), after a request that does not keep to the pace of the store.
+    pub(super) async fn recover_alone(&self, error: Error, patience: &mut Patience) -> Result<(), Error> {
+        let Sorted::Again(kind, retry_after) = sort(&error) else { return Err(error) };
+        let said = said(&error);
+        let error = patience.note(kind, self.traffic.has_answered(), error)?;
+        self.tell_within(kind, &said, patience.longest());
+        match retry_after {
+            Some(_) => patience.rest(retry_after, error).await,
+            None => patience.pause(error).await,
+        }
+    }
+
     /// Warns of the first trouble of its kind.
     pub(in crate::source) fn tell(&self, kind: Kind, said: &str) {
         self.tell_within(kind, said, self.limit.time);

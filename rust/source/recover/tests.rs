@@ -37,6 +37,19 @@ impl Reply {
         Self { parts: vec![(Duration::ZERO, [head.as_bytes(), said.as_bytes()].concat())] }
     }
 
+    fn ok(body: &str) -> Self {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+        Self { parts: vec![(Duration::ZERO, [head.as_bytes(), body.as_bytes()].concat())] }
+    }
+
+    /// Answers with credentials that are due to be renewed as soon as a tenth of a second has passed.
+    fn credentials() -> Self {
+        let expiration = (chrono::Utc::now() + Duration::from_secs(200)).to_rfc3339();
+        Self::ok(&format!(
+            r#"{{"AccessKeyId": "key", "SecretAccessKey": "s3cr3t", "Token": "t0k3n", "Expiration": "{expiration}"}}"#
+        ))
+    }
+
     fn after(mut self, time: Duration) -> Self {
         self.parts[0].0 = time;
         self
@@ -118,6 +131,20 @@ impl Server {
         let (path, url, written) = (location.path.clone(), location.url(), location.written.clone());
         let object = Object { path, url, written, size_bytes: None, e_tag: None };
         (connection, object)
+    }
+
+    fn connect_s3(&self, text: &str, options: &[(&str, &str)]) -> (Connection, Location) {
+        let location = Location::parse(text).unwrap();
+        let here = [("aws_endpoint_url", self.origin.as_str()), ("aws_region", "here")];
+        let options = here.iter().chain(options).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        (Store::try_new(location.store.clone(), &options.collect()).unwrap().connect().unwrap(), location)
+    }
+
+    /// Connects to the object `s3://bucket/x.parquet`.
+    fn connect_s3_object(&self, options: &[(&str, &str)]) -> (Connection, Object) {
+        let (connection, location) = self.connect_s3("s3://bucket/x.parquet", options);
+        let (path, url) = (location.path.clone(), location.url());
+        (connection, Object { path, url, written: None, size_bytes: None, e_tag: None })
     }
 
     /// Reads a range, and returns the counts of its requests.
@@ -391,19 +418,23 @@ fn a_slow_body_goes_on_elsewhere() {
     assert!(start.elapsed() < 8000 * MS, "{:?}", start.elapsed());
 }
 
+const LISTING: &str = "<?xml version=\"1.0\"?><ListBucketResult><Name>b</Name><Contents><Key>x.parquet</Key>\
+                       <LastModified>2024-01-01T00:00:00.000Z</LastModified><Size>7</Size><ETag>\"one\"</ETag>\
+                       </Contents><IsTruncated>false</IsTruncated></ListBucketResult>";
+
 #[test]
 fn what_is_no_read_is_made_again_as_well() {
     let server = Server::start(|number, seen| match number {
         0 => Reply::status("503 Slow Down", ""),
         1 => Reply::status("500 Internal Server Error", ""),
         _ => {
-            let listing = "<?xml version=\"1.0\"?><ListBucketResult><Name>b</Name><Contents><Key>x.parquet</Key>\
-                           <LastModified>2024-01-01T00:00:00.000Z</LastModified><Size>7</Size><ETag>\"one\"</ETag>\
-                           </Contents><IsTruncated>false</IsTruncated></ListBucketResult>";
-            let num_bytes = if number == 2 { 40 } else { listing.len() };
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", listing.len());
             assert!(seen.line.contains("list-type=2"), "{}", seen.line);
-            Reply { parts: vec![(Duration::ZERO, [head.as_bytes(), &listing.as_bytes()[..num_bytes]].concat())] }
+            let mut reply = Reply::ok(LISTING);
+            if number == 2 {
+                let (_, bytes) = &mut reply.parts[0];
+                bytes.truncate(bytes.len() - LISTING.len() + 40);
+            }
+            reply
         }
     });
     let listed = s3_listing(&server, &[]).unwrap();
@@ -415,17 +446,13 @@ fn what_is_no_read_is_made_again_as_well() {
 }
 
 fn s3_listing(server: &Server, options: &[(&str, &str)]) -> Result<Vec<String>> {
-    let mut pairs = vec![
-        ("aws_endpoint_url", server.origin.as_str()),
-        ("aws_access_key_id", "key"),
-        ("aws_secret_access_key", "s3cr3t"),
-        ("aws_region", "here"),
-    ];
-    pairs.extend(options);
-    let options = pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let location = Location::parse("s3://bucket/").unwrap();
-    let connection = Store::try_new(location.store.clone(), &options)?.connect()?;
-    let listed = Io::current().unwrap().block_on(crate::source::list(&connection, &location))?;
+    let keys = [("aws_access_key_id", "key"), ("aws_secret_access_key", "s3cr3t")];
+    let (connection, location) = server.connect_s3("s3://bucket/", &[&keys[..], options].concat());
+    listing(&connection, &location)
+}
+
+fn listing(connection: &Connection, location: &Location) -> Result<Vec<String>> {
+    let listed = Io::current().unwrap().block_on(crate::source::list(connection, location))?;
     Ok(listed.into_iter().map(|listed| listed.relative).collect())
 }
 
@@ -445,6 +472,53 @@ fn a_machine_without_a_metadata_service_is_not_waited_for() {
         assert!(failed.to_string().contains("skip_signature"));
         assert_eq!(server.seen().len(), 1);
     }
+}
+
+/// Options for credentials that are requested from `server`, at `/credentials`.
+fn by_request<'a>(url: &'a str, token_file: &'a str) -> [(&'static str, &'a str); 2] {
+    [("aws_container_credentials_full_uri", url), ("aws_container_authorization_token_file", token_file)]
+}
+
+#[test]
+fn credentials_are_renewed_while_the_store_refuses() {
+    let (num_reads, token) = (AtomicUsize::new(0), tempfile::NamedTempFile::new().unwrap());
+    let server = Server::start(move |_, seen| match seen.line.contains("/credentials") {
+        true => Reply::credentials(),
+        false => match num_reads.fetch_add(1, Ordering::SeqCst) {
+            0 => Reply::status("503 Slow Down", ""),
+            _ => seen.answer(),
+        },
+    });
+    let url = format!("{}/credentials", server.origin);
+    let options = [&by_request(&url, token.path().to_str().unwrap())[..], &[("retry_for", "4 s")]].concat();
+    let (connection, object) = server.connect_s3_object(&options);
+    let start = Instant::now();
+    // The one that goes ahead needs new credentials; all others wait for it, and for these.
+    let reads = (0..5).map(async |part: u64| read(&connection, &object, part * 50_000..part * 50_000 + 9).await);
+    for (part, bytes) in (0..).zip(Io::current().unwrap().block_on(join_all(reads))) {
+        assert_eq!(bytes.unwrap(), expected(part * 50_000..part * 50_000 + 9));
+    }
+    assert!(start.elapsed() < 3000 * MS, "{:?}", start.elapsed());
+}
+
+#[test]
+fn credentials_that_cannot_be_had_are_asked_for_again() {
+    let (num_asked, token) = (AtomicUsize::new(0), tempfile::NamedTempFile::new().unwrap());
+    let server = Server::start(move |_, seen| match seen.line.contains("/credentials") {
+        true => match num_asked.fetch_add(1, Ordering::SeqCst) {
+            0 => Reply::status("500 Internal Server Error", ""),
+            1 => Reply::status("429 Too Many Requests", "retry-after: 1\r\n"),
+            _ => Reply::credentials(),
+        },
+        false => seen.answer(),
+    });
+    let url = format!("{}/credentials", server.origin);
+    let (connection, object) = server.connect_s3_object(&by_request(&url, token.path().to_str().unwrap()));
+    let bytes = Io::current().unwrap().block_on(read(&connection, &object, 0..9));
+    assert_eq!(bytes.unwrap(), expected(0..9));
+    let seen = server.seen();
+    assert_eq!(seen.len(), 4);
+    assert!(seen[2].at - seen[1].at >= 1000 * MS, "as long as it asks");
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub(crate) struct Traffic {
     pace: Pace,
     tail: Mutex<Tail>,
     has_answered: AtomicBool,
+    /// Whether the machine's metadata service has given credentials.
+    has_role: AtomicBool,
     /// Kinds of trouble that the user was told of.
     told: Mutex<BTreeSet<Kind>>,
 }
@@ -106,6 +108,7 @@ impl Traffic {
             pace: Pace::default(),
             tail: Mutex::default(),
             has_answered: AtomicBool::new(false),
+            has_role: AtomicBool::new(false),
             told: Mutex::default(),
         }
     }
@@ -163,6 +166,16 @@ impl Traffic {
     /// Returns whether the store has ever responded to this process.
     pub(super) fn has_answered(&self) -> bool {
         self.has_answered.load(Ordering::Relaxed)
+    }
+
+    /// Records that the machine's metadata service has given credentials.
+    pub(super) fn found_role(&self) {
+        self.has_role.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the machine's metadata service has ever given credentials to this process, for this store.
+    pub(super) fn has_role(&self) -> bool {
+        self.has_role.load(Ordering::Relaxed)
     }
 
     /// Returns whether this is the first trouble of its kind.

@@ -23,7 +23,7 @@ use super::notes::Notes;
 use super::patience::Limit;
 use super::policy::Policy;
 use super::transport::Transport;
-use super::trouble::NoCredentials;
+use super::trouble::{Kind, NoCredentials, Trouble};
 use crate::source::settings::Named;
 
 /// A signature is valid for a quarter of an hour: a signed request is not repeated for longer than this.
@@ -132,10 +132,11 @@ impl HttpService for Checked {
 impl Checked {
     /// Repeats a request until its response is complete.
     async fn again(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        if is_for_machine(&request) {
-            return self.ask_machine(request).await;
+        let is_for_machine = is_for_machine(&request);
+        let is_paced = !is_for_machine && is_for_objects(&request);
+        if is_for_machine && !self.policy.traffic.has_role() {
+            return self.look_for_machine(request).await;
         }
-        let is_paced = is_for_objects(&request);
         let limit = Limit { time: self.policy.limit.time.min(LONGEST_SIGNED), ..self.policy.limit };
         let policy = Policy { limit, ..self.policy.clone() };
         let (notes, mut patience) = (Notes::default(), policy.patience());
@@ -146,7 +147,13 @@ impl Checked {
             } else {
                 None
             };
-            let failed = match patience.watch.run(self.whole(request.clone())).await {
+            let answer = async {
+                match is_for_machine {
+                    true => self.ask_machine(request.clone()).await.map_err(of_machine),
+                    false => self.whole(request.clone()).await,
+                }
+            };
+            let failed = match patience.watch.run(answer).await {
                 Ok(response) => {
                     if let Some(pass) = pass {
                         pass.answered();
@@ -182,19 +189,37 @@ impl Checked {
         Ok(HttpResponse::from_parts(head, body.into()))
     }
 
-    /// Asks the metadata service once: most machines have none, and otherwise it is near.
-    async fn ask_machine(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let nobody = |said: String| HttpError::new(HttpErrorKind::Unknown, NoCredentials { said });
+    /// Asks a metadata service that has not given any credentials yet, once: most machines have none.
+    async fn look_for_machine(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let is_for_credentials = is_for_credentials(&request);
+        let answer = self.ask_machine(request).await;
+        if is_for_credentials && answer.as_ref().is_ok_and(|response| response.status().is_success()) {
+            self.policy.traffic.found_role();
+        }
+        answer.map_err(|Trouble { said, .. }| HttpError::new(HttpErrorKind::Unknown, NoCredentials { said }))
+    }
+
+    /// Asks the metadata service, which is near.
+    async fn ask_machine(&self, request: HttpRequest) -> Result<HttpResponse, Trouble> {
         match timeout(METADATA_TIME, self.whole(request)).await {
             // With 403, an old service asks for the old protocol.
             Ok(Ok(response)) if response.status().is_success() || response.status() == StatusCode::FORBIDDEN => {
                 Ok(response)
             }
-            Ok(Ok(response)) => Err(nobody(format!("it answered {}", response.status()))),
-            Ok(Err(error)) => Err(nobody(error.to_string())),
-            Err(_) => Err(nobody(format!("it did not answer within {} seconds", METADATA_TIME.as_secs()))),
+            Ok(Ok(response)) => Err(Trouble::new(Kind::Failed, format!("it answered {}", response.status()))),
+            Ok(Err(error)) => Err(Trouble::new(Kind::Failed, error.to_string())),
+            Err(_) => {
+                let said = format!("it did not answer within {} seconds", METADATA_TIME.as_secs());
+                Err(Trouble::new(Kind::Stalled, said))
+            }
         }
     }
+}
+
+/// Returns the error for a metadata service that has given credentials before.
+fn of_machine(trouble: Trouble) -> HttpError {
+    let said = format!("the machine's metadata service gives no credentials: {}", trouble.said);
+    HttpError::new(HttpErrorKind::Unknown, Trouble { said, ..trouble })
 }
 
 /// Returns whether a request is a listing or a write: these keep to the pace of the store.
@@ -203,6 +228,12 @@ impl Checked {
 /// others wait for these credentials: if they waited for their turn, too, none would ever come.
 fn is_for_objects(request: &HttpRequest) -> bool {
     Listing::of(request).is_some() || [Method::PUT, Method::DELETE].contains(request.method())
+}
+
+/// Returns whether a request to a metadata service is for credentials themselves: before, Amazon's is asked for a
+/// session and for the name of the role, which a machine with a metadata service need not have.
+fn is_for_credentials(request: &HttpRequest) -> bool {
+    request.method() == Method::GET && !request.uri().path().ends_with('/')
 }
 
 /// Returns whether a request is for the metadata service of this machine.

@@ -474,6 +474,44 @@ fn a_machine_without_a_metadata_service_is_not_waited_for() {
     }
 }
 
+#[test]
+fn a_machine_without_a_role_is_not_waited_for() {
+    let server = Server::start(|_, seen| match seen.line.starts_with("PUT /latest/api/token ") {
+        true => Reply::ok("session"),
+        false => Reply::status("404 Not Found", ""),
+    });
+    let (connection, location) =
+        server.connect_s3("s3://bucket/", &[("aws_metadata_endpoint", server.origin.as_str())]);
+    let failed = listing(&connection, &location).unwrap_err();
+    assert!(matches!(failed, Error::NoCredentials { .. }), "{failed:?}");
+    assert_eq!(server.seen().len(), 2);
+}
+
+#[test]
+fn a_metadata_service_that_gave_credentials_is_asked_until_it_gives_others() {
+    let num_sessions = AtomicUsize::new(0);
+    let server = Server::start(move |_, seen| match seen.line.split(' ').nth(1).unwrap() {
+        "/latest/api/token" => match num_sessions.fetch_add(1, Ordering::SeqCst) {
+            1 => Reply::status("503 Service Unavailable", ""),
+            2 => Reply::status("404 Not Found", ""),
+            3 => Reply::default(), // closed without a word
+            _ => Reply::ok("session"),
+        },
+        "/latest/meta-data/iam/security-credentials/" => Reply::ok("role"),
+        "/latest/meta-data/iam/security-credentials/role" => Reply::credentials(),
+        _ => seen.answer(),
+    });
+    let (connection, object) = server.connect_s3_object(&[("aws_metadata_endpoint", server.origin.as_str())]);
+    Io::current().unwrap().block_on(async {
+        assert_eq!(read(&connection, &object, 0..9).await.unwrap(), expected(0..9));
+        // Until they are due.
+        tokio::time::sleep(150 * MS).await;
+        assert_eq!(read(&connection, &object, 5..9).await.unwrap(), expected(5..9));
+    });
+    let has_path = |seen: &&Seen| seen.line.contains("/latest/api/token");
+    assert_eq!(server.seen().iter().filter(has_path).count(), 5);
+}
+
 /// Options for credentials that are requested from `server`, at `/credentials`.
 fn by_request<'a>(url: &'a str, token_file: &'a str) -> [(&'static str, &'a str); 2] {
     [("aws_container_credentials_full_uri", url), ("aws_container_authorization_token_file", token_file)]

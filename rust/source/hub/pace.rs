@@ -101,9 +101,13 @@ impl Patience {
         Self { limit, notes, watch: Stopwatch::default() }
     }
 
+    fn left(&self) -> Duration {
+        self.limit.time.saturating_sub(self.watch.shown())
+    }
+
     /// Refuses a wait that takes too long; `said` is the reason to wait.
     pub(super) fn check(&self, wait: Duration, said: &str) -> object_store::Result<()> {
-        if wait > self.limit.time.saturating_sub(self.watch.shown()) {
+        if wait > self.left() {
             let cause = Box::new(Trouble::new(Kind::Throttled, said));
             let Limit { time, option, .. } = self.limit;
             return Err(trouble::boxed(Impatient { limit: time, option, cause }));
@@ -113,7 +117,8 @@ impl Patience {
 
     /// Waits before the next of several attempts.
     pub(super) async fn pause(&mut self, num_failed: u32, said: &str) -> object_store::Result<()> {
-        let time = pause_after(num_failed);
+        // No pause goes beyond the end, but leaves the next response as much time as it takes.
+        let time = pause_after(num_failed).min((self.left() / 2).max(FIRST_PAUSE));
         self.check(time, said)?;
         self.watch.run(sleep(time)).await;
         Ok(())

@@ -136,10 +136,13 @@ impl Patience {
     pub(super) async fn pause(&mut self, error: Error) -> Result<(), Error> {
         let most = self.pause.saturating_mul(3).min(LONGEST_PAUSE);
         self.pause = FIRST_PAUSE + (most - FIRST_PAUSE).mul_f64(random());
-        // The last request to a store that never responded is made at the end of that time, not after a pause beyond
-        // it.
-        let left = if self.is_doubtful { FIRST_CONTACT.saturating_sub(self.watch.shown()) } else { Duration::MAX };
-        self.sleep(self.pause.min(left), error).await
+        // No pause goes beyond the end, but leaves the next response as much time as it takes. The last request to a
+        // store that never responded is made at the end of its time.
+        let most = match self.is_doubtful {
+            true => FIRST_CONTACT.saturating_sub(self.watch.shown()),
+            false => (self.left() / 2).max(FIRST_PAUSE),
+        };
+        self.sleep(self.pause.min(most), error).await
     }
 
     /// Waits before the next request, after a refusal while others are answered: for a first pause, or as long as the
@@ -184,6 +187,19 @@ mod tests {
         });
         assert_ne!(random().to_bits(), random().to_bits());
         assert!((0..1000).all(|_| (0.0..1.0).contains(&random())));
+    }
+
+    #[test]
+    fn requests_go_on_until_the_end() {
+        crate::Io::current().unwrap().block_on(async {
+            let mut patience = Patience::new(limit(8 * FIRST_PAUSE));
+            // As after many failures.
+            patience.pause = LONGEST_PAUSE;
+            patience.pause(error()).await.unwrap();
+            assert!(patience.left() >= FIRST_PAUSE, "there is time for an answer");
+            while patience.pause(error()).await.is_ok() {}
+            assert!(patience.left() < FIRST_PAUSE, "{patience:?}");
+        });
     }
 
     #[test]

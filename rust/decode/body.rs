@@ -136,7 +136,7 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(bytes).unwrap();
         let object = Object { path: "x".into(), url: "file:///x".into(), written: None, size_bytes: None, e_tag: None };
-        let cached = CachedFile::new(File::open(file.path()).unwrap(), &object).unwrap();
+        let cached = CachedFile::of_test(File::open(file.path()).unwrap(), &object);
         cached.read_now(&(0..1)).map(|_| Arc::new(cached))
     }
 

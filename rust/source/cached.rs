@@ -4,7 +4,7 @@
 //! (`RWF_NOWAIT` of `preadv2(2)`) reports instead that it would have to wait: then blocking threads read, many at a
 //! time.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use object_store::{GetOptions, GetResultPayload, ObjectStore};
+use object_store::{GetOptions, GetResult, GetResultPayload, ObjectMeta, ObjectStore};
 
 use super::coalesce::{coalesce, merge};
+use super::files::is_unchanged;
 use super::read::{changed, check_unchanged, cut_out, of_range};
 use super::{Connection, Object, error};
 use crate::error::Result;
@@ -34,7 +35,7 @@ pub(crate) struct CachedFile {
     file: File,
     object: Object,
     /// As it was opened.
-    metadata: Metadata,
+    meta: ObjectMeta,
 }
 
 /// Returns the bytes of `ranges` like [`read_ranges`](super::read_ranges), if they are in the page cache and belong to
@@ -59,16 +60,21 @@ pub(crate) fn read_cached<B: From<Bytes>>(
     // Outside a runtime, the client for local files works synchronously.
     let opened = connection.client.get_opts(&object.path, GetOptions::default()).now_or_never();
     let opened = opened.and_then(Result::ok).filter(|opened| check_unchanged(object, opened).is_ok());
-    let Some(GetResultPayload::File(file, _)) = opened.map(|opened| opened.payload) else { return Err(Missed::Once) };
+    let Some(GetResult { payload: GetResultPayload::File(file, _), meta, .. }) = opened else {
+        return Err(Missed::Once);
+    };
     if !is_of_this_machine(&file) {
         return Err(Missed::Always);
     }
-    let file = Arc::new(CachedFile::new(file, object).map_err(|_| Missed::Once)?);
+    let file = Arc::new(CachedFile::new(file, meta, object));
     let put_off: Vec<Option<B>> = (0..ranges.len()).map(|index| later(index, &file)).collect();
     let is_now = |(range, put_off): (&Range<u64>, &Option<B>)| put_off.is_none().then(|| range.clone());
     let now: Vec<_> = ranges.iter().zip(&put_off).filter_map(is_now).collect();
     let merged = merge(&now, connection.traffic.gap());
     let bodies = merged.iter().map(|range| file.read_now(range)).collect::<Option<Vec<_>>>().ok_or(Missed::Once)?;
+    if !is_unchanged(&file.file, &file.meta).unwrap_or_default() {
+        return Err(Missed::Once);
+    }
     let num_bytes = |range: &Range<u64>| range.end - range.start;
     metrics.want(place.stage, coalesce(ranges, 0).iter().map(num_bytes).sum());
     let of_later =
@@ -83,9 +89,16 @@ pub(crate) fn read_cached<B: From<Bytes>>(
 }
 
 impl CachedFile {
-    /// Returns the file of an object, in its current state.
-    pub(crate) fn new(file: File, object: &Object) -> io::Result<Self> {
-        Ok(Self { metadata: file.metadata()?, file, object: object.clone() })
+    /// Returns the file of an object, as `meta` says that it is.
+    pub(crate) fn new(file: File, meta: ObjectMeta, object: &Object) -> Self {
+        Self { file, meta, object: object.clone() }
+    }
+
+    /// Returns the file of an object, as it is now.
+    #[cfg(test)]
+    pub(crate) fn of_test(file: File, object: &Object) -> Self {
+        let meta = super::files::meta_of(&file.metadata().unwrap(), object.path.clone());
+        Self::new(file, meta, object)
     }
 
     /// Returns a range, if all of it can be read without waiting.
@@ -103,12 +116,10 @@ impl CachedFile {
     /// if the file is no longer the one that was opened.
     pub(crate) fn read_into(&self, body: &mut Vec<u8>, range: &Range<u64>) -> Result<()> {
         body.clear();
-        let read = read_onto(body, &self.file, range, Waits::ForDisk).and_then(|()| self.file.metadata());
-        let is_same =
-            |now: &Metadata| now.len() == self.metadata.len() && now.modified().ok() == self.metadata.modified().ok();
-        match read {
-            Ok(now) if is_same(&now) => Ok(()),
-            Ok(_) => Err(changed(&self.object)),
+        let read = read_onto(body, &self.file, range, Waits::ForDisk);
+        match read.and_then(|()| is_unchanged(&self.file, &self.meta)) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(changed(&self.object)),
             Err(source) => {
                 let source = object_store::Error::Generic { store: "LocalFileSystem", source: Box::new(source) };
                 Err(of_range(error(&self.object.url, source), range))
@@ -219,9 +230,7 @@ mod tests {
             Err(_) => {
                 // The file system does not support it, or this is not Linux.
                 let file = File::open(folder.path().join("x")).unwrap();
-                assert!(
-                    !is_of_this_machine(&file) || CachedFile::new(file, &object).unwrap().read_now(&(0..1)).is_none()
-                );
+                assert!(!is_of_this_machine(&file) || CachedFile::of_test(file, &object).read_now(&(0..1)).is_none());
                 return;
             }
         };
@@ -255,6 +264,21 @@ mod tests {
         assert!(matches!(beyond, Err(crate::Error::Read { range, .. }) if range == (299_000..300_001)));
         File::options().write(true).open(folder.path().join("x")).unwrap().set_len(299_999).unwrap();
         assert!(matches!(file.read_into(&mut body, &ranges[1]), Err(crate::Error::ObjectChanged { .. })));
+    }
+
+    #[test]
+    fn what_is_written_over_meanwhile_is_left_to_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let (connection, object) = (connection(), object(folder.path(), 300_000));
+        if read_cached::<Bytes>(&connection, &object, std::slice::from_ref(&(0..10)), |_, _| None).is_err() {
+            return;
+        }
+        let write_over = |_: usize, _: &Arc<CachedFile>| {
+            crate::source::files::write_over(&folder.path().join("x"));
+            None
+        };
+        let found = read_cached::<Bytes>(&connection, &object, std::slice::from_ref(&(0..10)), write_over);
+        assert_eq!(found, Err(Missed::Once));
     }
 
     #[test]

@@ -81,10 +81,20 @@ fn make_room(path: &std::path::Path) -> io::Result<()> {
 
 /// Returns the metadata of a file, with the tag that `object_store` would give it.
 pub(super) fn meta_of(metadata: &Metadata, location: Path) -> ObjectMeta {
-    let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    let modified = modified(metadata);
     let micros = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
     let e_tag = format!("\"{:x}-{micros:x}-{:x}\"", inode(metadata), metadata.len());
     ObjectMeta { location, last_modified: modified.into(), size: metadata.len(), e_tag: Some(e_tag), version: None }
+}
+
+/// Returns whether an open file is still as `meta` says: it may be written over in place while it is read.
+pub(super) fn is_unchanged(file: &File, meta: &ObjectMeta) -> io::Result<bool> {
+    let now = file.metadata()?;
+    Ok(now.len() == meta.size && modified(&now) == SystemTime::from(meta.last_modified))
+}
+
+fn modified(metadata: &Metadata) -> SystemTime {
+    metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 /// Returns when anything about a file last changed, including its permissions and names. Unlike the modification time,
@@ -171,6 +181,17 @@ impl fmt::Display for Files {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(STORE)
     }
+}
+
+/// Writes over a file in place, at the same size.
+#[cfg(test)]
+pub(super) fn write_over(path: &std::path::Path) {
+    use std::io::Write;
+
+    let mut file = File::options().write(true).open(path).unwrap();
+    let before = file.metadata().unwrap();
+    file.write_all(&vec![255; usize::try_from(before.len()).unwrap()]).unwrap();
+    file.set_modified(before.modified().unwrap() + std::time::Duration::from_secs(1)).unwrap();
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Reads ranges of one object: few requests, many at a time, each response checked.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use futures::future::try_join_all;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, ObjectStore};
 
 use super::coalesce::{coalesce, merge, split};
+use super::files::is_unchanged;
 use super::recover::Notes;
 use super::traffic::Slot;
 use super::{CHANGED, Connection, Object, Written, error, room};
@@ -186,9 +187,8 @@ async fn collect(result: GetResult) -> Result<Bytes, object_store::Error> {
     let mut stream = match result.payload {
         GetResultPayload::Stream(stream) => stream,
         GetResultPayload::File(file, _) => {
-            let read = tokio::task::spawn_blocking(move || read_file(file, range)).await?;
-            return read
-                .map_err(|source| object_store::Error::Generic { store: "LocalFileSystem", source: source.into() });
+            let meta = result.meta;
+            return tokio::task::spawn_blocking(move || read_file(file, range, &meta)).await?;
         }
     };
     let capacity = index(range.end - range.start);
@@ -204,13 +204,24 @@ async fn collect(result: GetResult) -> Result<Bytes, object_store::Error> {
     Ok(body.freeze())
 }
 
-/// Reads a range of a file, as far as it exists, into uninitialized memory.
-fn read_file(mut file: File, range: Range<u64>) -> io::Result<Bytes> {
+/// Reads a range of a file, as far as it exists, into uninitialized memory; refuses one that has changed since it was
+/// opened.
+fn read_file(mut file: File, range: Range<u64>, meta: &ObjectMeta) -> Result<Bytes, object_store::Error> {
     let num_bytes = range.end - range.start;
     let mut body = Vec::with_capacity(index(num_bytes));
-    file.seek(SeekFrom::Start(range.start))?;
-    file.take(num_bytes).read_to_end(&mut body)?;
-    Ok(body.into())
+    let mut read = || {
+        file.seek(SeekFrom::Start(range.start))?;
+        (&file).take(num_bytes).read_to_end(&mut body)?;
+        is_unchanged(&file, meta)
+    };
+    match read() {
+        Ok(true) => Ok(body.into()),
+        Ok(false) => {
+            let (path, said) = (meta.location.to_string(), "it was written over while it was read");
+            Err(object_store::Error::Precondition { path, source: said.into() })
+        }
+        Err(source) => Err(object_store::Error::Generic { store: "LocalFileSystem", source: source.into() }),
+    }
 }
 
 /// Collects a body into `buffer`. It is not read before it is complete, while others beside it are filled.
@@ -343,6 +354,7 @@ fn note(object: &mut Object, result: &GetResult) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use futures::StreamExt;
@@ -352,8 +364,9 @@ mod tests {
     use super::*;
     use crate::config;
     use crate::io::Io;
-    use crate::source::Store;
+    use crate::source::files::write_over;
     use crate::source::recording::Recording;
+    use crate::source::{Store, StoreKey};
 
     const BODY: usize = 3000;
 
@@ -373,6 +386,23 @@ mod tests {
             let connection = Store::of_client(Arc::clone(&recording) as _).connect().unwrap();
             test(&connection, &recording).await
         })
+    }
+
+    #[test]
+    fn a_file_that_is_written_over_before_it_is_read_is_another_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        std::fs::write(&path, body()).unwrap();
+        let store = Store::try_new(StoreKey::Local, &BTreeMap::new()).unwrap().connect().unwrap();
+        Io::current().unwrap().block_on(async {
+            let key = Path::from_absolute_path(&path).unwrap();
+            let opened = || store.client.get_opts(&key, GetOptions::default());
+            let (read, written_over) = (opened().await.unwrap(), opened().await.unwrap());
+            assert_eq!(collect(read).await.unwrap(), body());
+            write_over(&path);
+            let failed = collect(written_over).await.unwrap_err();
+            assert!(matches!(failed, object_store::Error::Precondition { .. }), "{failed:?}");
+        });
     }
 
     #[test]

@@ -13,14 +13,19 @@ use super::coalesce::{Gap, at_most, merge};
 use super::read::read_merged;
 use super::{Connection, Object, Written};
 use crate::config;
+use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 
 /// With this many bytes at once, each connection brings many pages, and none arrives much sooner by a request of its
 /// own: adjacent ranges are read into one piece of memory, and used from there without a copy.
 const MANY_BYTES: u64 = config::FEW_REQUESTS_IN_FLIGHT as u64 * config::LEAST_REQUEST_BYTES;
 
-/// The bytes of a read; `None` if it failed.
-type Answer = Shared<BoxFuture<'static, Option<Bytes>>>;
+/// The bytes of a read, unless it failed.
+type Answer = Shared<BoxFuture<'static, Result<Bytes, Failed>>>;
+
+/// What is kept of a failed read: the error if the store was retried for as long as it may be, for the first who needs
+/// the bytes. After any other error, whoever needs them reads them again.
+type Failed = Arc<Mutex<Option<Error>>>;
 
 /// Reads in progress and completed, for whoever [takes](Self::take) their ranges next.
 ///
@@ -94,12 +99,11 @@ impl Ahead {
             let span = first.start..last.end;
             let reading = {
                 let (connection, object, span) = (connection.clone(), object.clone(), span.clone());
-                // Whoever needs the bytes reads them again, and reports the error.
-                async move { read_merged(&connection, &object, span).await.ok() }
+                async move { read_merged(&connection, &object, span).await.map_err(keep) }
             };
             let reading = connection.io.spawn(reading);
             reads.push(reading.abort_handle());
-            let answer = reading.map(|answer| answer.ok().flatten()).boxed().shared();
+            let answer = reading.map(|answer| answer.unwrap_or_else(|_| Err(Failed::default()))).boxed().shared();
             for range in part {
                 held.insert(range.start, Held { end: range.end, answer: answer.clone(), first: span.start });
             }
@@ -108,7 +112,11 @@ impl Ahead {
 
     /// Waits for the bytes of `ranges`, as far as they were requested. What is returned is not kept: a single remaining
     /// range would keep the memory of its whole read.
-    pub(super) async fn take(&self, object: &Object, ranges: &[Range<u64>]) -> Vec<Option<Bytes>> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Impatient`] of a read.
+    pub(super) async fn take(&self, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Option<Bytes>>> {
         let found: Vec<_> = {
             let mut state = self.lock();
             let mut held = state.held.get_mut(&id_of(object));
@@ -117,11 +125,11 @@ impl Ahead {
         let mut taken = Vec::with_capacity(ranges.len());
         for (range, found) in ranges.iter().zip(found) {
             taken.push(match found {
-                Some(holders) => piece_together(holders, range).await,
+                Some(holders) => piece_together(holders, range).await?,
                 None => None,
             });
         }
-        taken
+        Ok(taken)
     }
 
     /// Drops reads `within` a range of an object that hold none of the `wanted` ranges, which are ascending and
@@ -199,8 +207,13 @@ fn take_out(held: &mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<Holder
     starts.into_iter().map(take).collect()
 }
 
+/// Returns what is kept of an error.
+fn keep(error: Error) -> Failed {
+    Arc::new(Mutex::new(Some(error).filter(|error| matches!(error, Error::Impatient { .. }))))
+}
+
 /// Waits for the bytes of `range` from its holders; copies them if there are several reads.
-async fn piece_together(holders: Holders, range: &Range<u64>) -> Option<Bytes> {
+async fn piece_together(holders: Holders, range: &Range<u64>) -> Result<Option<Bytes>> {
     // Joins adjacent ranges of the same read.
     let mut reads: Vec<(u64, Held)> = Vec::with_capacity(1);
     for (start, next) in holders {
@@ -211,15 +224,24 @@ async fn piece_together(holders: Holders, range: &Range<u64>) -> Option<Bytes> {
     }
     let mut pieces = Vec::with_capacity(reads.len());
     for (start, held) in reads {
-        let bytes = held.answer.await?;
-        let from = usize::try_from(range.start.max(start) - held.first).ok()?;
-        let until = usize::try_from(range.end.min(held.end) - held.first).ok()?;
-        pieces.push((from <= until && until <= bytes.len()).then(|| bytes.slice(from..until))?);
+        let bytes = match held.answer.await {
+            Ok(bytes) => bytes,
+            Err(failed) => {
+                let error = failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+                return error.map_or(Ok(None), Err);
+            }
+        };
+        let index = |offset: u64| usize::try_from(offset - held.first).unwrap_or(usize::MAX);
+        let (from, until) = (index(range.start.max(start)), index(range.end.min(held.end)));
+        if from > until || until > bytes.len() {
+            return Ok(None);
+        }
+        pieces.push(bytes.slice(from..until));
     }
-    match pieces.as_slice() {
-        [piece] => Some(piece.clone()),
-        pieces => Some(pieces.concat().into()),
-    }
+    Ok(Some(match pieces.as_slice() {
+        [piece] => piece.clone(),
+        pieces => pieces.concat().into(),
+    }))
 }
 
 #[cfg(test)]
@@ -269,7 +291,7 @@ mod tests {
             let ahead = Arc::new(Ahead::new(1000, &connection.metrics));
             let far = config::MAX_REQUEST_BYTES + 100;
             ahead.read(&connection, &object("x"), &[far..far + 5, 20..30, 10..20], 100);
-            let taken = ahead.take(&object("x"), &[10..20, 20..30, far..far + 5]).await;
+            let taken = ahead.take(&object("x"), &[10..20, 20..30, far..far + 5]).await.unwrap();
             assert_eq!(taken.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
             let mut asked = recording.take();
             asked.sort_unstable();
@@ -318,7 +340,7 @@ mod tests {
                 if place != hole && len > 0 {
                     let read = if is_one_read { whole.clone() } else { start..end };
                     let first = read.start;
-                    let answer = futures::future::ready(Some(read.map(number).collect())).boxed().shared();
+                    let answer = futures::future::ready(Ok(read.map(number).collect())).boxed().shared();
                     held.insert(start, Held { end, answer, first });
                     (start..end).for_each(|byte| is_held[usize::from(number(byte))] = true);
                 }
@@ -331,11 +353,28 @@ mod tests {
                 prop_assert!(holders.is_some() == is_whole || range.is_empty());
                 if let Some(holders) = holders {
                     range.clone().for_each(|byte| is_held[usize::from(number(byte))] = false);
-                    let bytes = Io::current().unwrap().block_on(piece_together(holders, &range)).unwrap();
+                    let bytes = Io::current().unwrap().block_on(piece_together(holders, &range)).unwrap().unwrap();
                     prop_assert_eq!(bytes, range.map(number).collect::<Vec<_>>());
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_was_retried_for_long_is_not_read_again_by_the_one_who_needs_it() {
+        let source = || Box::new(object_store::Error::Generic { store: "S3", source: "503".into() });
+        let (url, limit) = (|| "s3://b/x".to_owned(), std::time::Duration::from_secs(9));
+        let impatient = Error::Impatient { url: url(), range: None, limit, option: "retry_for", source: source() };
+        let failed =
+            |error| Held { end: 10, answer: futures::future::ready(Err(keep(error))).boxed().shared(), first: 0 };
+        let take = |held: &Held| {
+            let holders = vec![(0, held.clone())];
+            Io::current().unwrap().block_on(piece_together(holders, &(2..5)))
+        };
+        let (impatient, other) = (failed(impatient), failed(Error::Store { url: url(), source: source() }));
+        assert!(matches!(take(&impatient), Err(Error::Impatient { .. })));
+        assert!(take(&impatient).unwrap().is_none(), "it is told once");
+        assert!(take(&other).unwrap().is_none());
     }
 
     #[test]
@@ -346,7 +385,7 @@ mod tests {
             assert_eq!(ahead.room(), 5);
             ahead.read(&connection, &object("x"), std::slice::from_ref(&(50..60)), 100);
             assert_eq!(ahead.room(), 0);
-            let taken = ahead.take(&object("x"), &[0..10, 50..60]).await;
+            let taken = ahead.take(&object("x"), &[0..10, 50..60]).await.unwrap();
             assert_eq!(taken.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
             assert_eq!(recording.take(), ["get 0..10 of x"]);
         });
@@ -360,7 +399,7 @@ mod tests {
             ahead.read(&connection, &object("x"), &asked, 100);
             ahead.forget(&object("x"), 10..70, &[5..10, 29..50, 65..66]);
             ahead.forget(&object("y"), 0..200, &[]);
-            let taken = ahead.take(&object("x"), &asked).await;
+            let taken = ahead.take(&object("x"), &asked).await.unwrap();
             let is_there: Vec<_> = taken.iter().map(Option::is_some).collect();
             assert_eq!(is_there, [true, false, true, false, true, true]);
         });

@@ -32,7 +32,7 @@ pub(crate) async fn read_ranges(connection: &Connection, object: &Object, ranges
     let num_wanted = coalesce(ranges, 0).iter().map(|range| range.end - range.start).sum();
     connection.metrics.want(connection.place.stage, num_wanted);
     let Some(ahead) = &connection.ahead else { return fetch_ranges(connection, object, ranges).await };
-    let held = ahead.take(object, ranges).await;
+    let held = ahead.take(object, ranges).await?;
     let is_missing = |(_, held): &(&Range<u64>, &Option<Bytes>)| held.is_none();
     let missing: Vec<_> = ranges.iter().zip(&held).filter(is_missing).map(|(range, _)| range.clone()).collect();
     connection.metrics.hit(connection.place.stage, (ranges.len() - missing.len()) as u64);

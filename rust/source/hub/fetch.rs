@@ -174,6 +174,13 @@ fn opened(asked: &Asked, found: &Resolved, response: Response, e_tag: Option<Str
     if range.start > range.end || range.start == size && size > 0 {
         return Err(trouble::generic(format!("416 Range Not Satisfiable: it has {size} bytes")));
     }
+    // One who ignores ranges would send it again for each of them.
+    if let Some(wanted) = &asked.range
+        && !is_part
+        && (range != (0..size) || num_bytes.is_none())
+    {
+        return Err(trouble::wrong(format!("the store behind the Hub sent the whole file when asked for {wanted}")));
+    }
     let part = if is_part { text(CONTENT_RANGE).and_then(bytes_of) } else { Some(0..size) };
     match part.filter(|part| part.contains(&range.start) || range.is_empty()) {
         Some(part) => Ok(Opened { response, skip: range.start.saturating_sub(part.start), range, size, e_tag }),

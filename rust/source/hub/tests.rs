@@ -219,6 +219,26 @@ fn a_wrong_answer_is_asked_for_again_and_three_are_an_error() {
 }
 
 #[test]
+fn a_whole_file_answers_a_request_for_all_of_it_only() {
+    let (cdn, cdn_log) = serve(|_, _| response("200 OK", &[], BODY, BODY.len()));
+    let (hub, _) = serve(move |_, _| redirect(&cdn));
+    let store = recovering(&hub);
+    Io::current().unwrap().block_on(async {
+        assert_eq!(read(&*store, 0..BODY.len() as u64).await.unwrap(), BODY);
+        for range in [0..9, 2..BODY.len() as u64] {
+            let said = read(&*store, range).await.unwrap_err().to_string();
+            assert!(said.contains("sent the whole file when asked for bytes="), "{said}");
+        }
+    });
+    assert_eq!(cdn_log.lock().unwrap().len(), 1 + 3 + 3);
+    // Its length is not known, so it may be anything.
+    let (cdn, _) = serve(|_, _| [b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n".as_slice(), BODY].concat());
+    let (hub, _) = serve(move |_, _| redirect(&cdn));
+    let store = recovering(&hub);
+    assert!(Io::current().unwrap().block_on(read(&*store, 0..BODY.len() as u64)).is_err());
+}
+
+#[test]
 fn a_url_that_is_refused_is_resolved_once_more_and_no_more() {
     let (cdn, cdn_log) = serve(|_, _| response("403 Forbidden", &[], b"", 0));
     let (hub, hub_log) = serve(move |_, _| redirect(&cdn));

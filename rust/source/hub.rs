@@ -33,7 +33,7 @@ use self::settings::Settings;
 pub(crate) use self::settings::token_of_user;
 use self::urls::Urls;
 use super::in_use::InUse;
-use super::recover::{Client, Kind, Notes, Policy, Recovering, by_environment, said};
+use super::recover::{Client, InTurn, Kind, Notes, Policy, Recovering, by_environment, said};
 use super::settings::refused;
 use super::traffic::Traffic;
 use crate::error::{Error, Result};
@@ -89,6 +89,7 @@ impl Hub {
                 .connect_timeout(settings.connect_timeout)
                 .read_timeout(settings.read_timeout)
                 .user_agent(concat!("forebay/", env!("CARGO_PKG_VERSION")))
+                .dns_resolver(Arc::new(InTurn::default()))
                 .tls_certs_merge(settings.certificates.iter().cloned())
                 .redirect(redirects)
                 // The referring URL is signed.

@@ -41,7 +41,7 @@ use tokio::time::{Instant, timeout};
 
 pub(super) use self::answer::{coding, kind_of, retry_after, sent_at};
 pub(super) use self::client::Client;
-pub(super) use self::connect::{by_environment, said};
+pub(super) use self::connect::{InTurn, by_environment, said};
 pub(super) use self::http::Connector;
 pub(crate) use self::http::Written;
 pub(super) use self::notes::Notes;

@@ -12,10 +12,14 @@ use object_store::{ClientConfigKey, ClientOptions};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::tls::Certificate;
 use reqwest::{ClientBuilder, NoProxy, Proxy, redirect};
+use tokio::sync::Semaphore;
 use url::Url;
 
 use super::super::settings;
 use crate::error::{Error, Result};
+
+/// Names that one client has looked up at a time.
+const MOST_RESOLVED: usize = 4;
 
 const USER_AGENT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 
@@ -217,14 +221,31 @@ impl Given<'_> {
 }
 
 /// Resolves names as the system does, but rotates the first address: a large store's servers share the load.
-#[derive(Default)]
-struct InTurn(Arc<AtomicUsize>);
+///
+/// While the system looks a name up, it keeps a blocking thread, and possibly for long. Only a few are kept: others
+/// decode, and read files.
+pub(in crate::source) struct InTurn {
+    turn: Arc<AtomicUsize>,
+    /// Room for one more at a time.
+    room: Arc<Semaphore>,
+}
+
+impl Default for InTurn {
+    fn default() -> Self {
+        Self { turn: Arc::default(), room: Arc::new(Semaphore::new(MOST_RESOLVED)) }
+    }
+}
 
 impl Resolve for InTurn {
     fn resolve(&self, name: Name) -> Resolving {
-        let turn = Arc::clone(&self.0);
+        let (turn, room) = (Arc::clone(&self.turn), Arc::clone(&self.room));
         Box::pin(async move {
-            let find = move || (name.as_str(), 0).to_socket_addrs().map(Vec::from_iter);
+            let taken = room.acquire_owned().await?;
+            let find = move || {
+                // Kept until the system returns, even if nobody waits any more.
+                let _taken = taken;
+                (name.as_str(), 0).to_socket_addrs().map(Vec::from_iter)
+            };
             let mut addresses: Vec<SocketAddr> = tokio::task::spawn_blocking(find).await??;
             if !addresses.is_empty() {
                 let first = turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
@@ -248,6 +269,22 @@ mod tests {
         ] {
             assert_eq!(without_ports(excluded), hosts);
         }
+    }
+
+    #[test]
+    fn a_few_names_are_looked_up_at_a_time() {
+        crate::Io::current().unwrap().block_on(async {
+            let resolver = InTurn::default();
+            let resolve = || resolver.resolve("127.0.0.1".parse().unwrap());
+            let taken = (0..MOST_RESOLVED).map(|_| resolver.room.try_acquire().unwrap()).collect::<Vec<_>>();
+            let mut waiting = resolve();
+            let waited = tokio::time::timeout(Duration::from_millis(50), &mut waiting).await;
+            assert!(waited.is_err());
+            drop(taken);
+            drop(waiting.await.unwrap());
+            let all = futures::future::try_join_all((0..40).map(|_| resolve())).await.unwrap();
+            assert_eq!((all.len(), resolver.room.available_permits()), (40, MOST_RESOLVED));
+        });
     }
 
     #[test]

@@ -26,10 +26,11 @@ mod transport;
 mod trouble;
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{BoxStream, FuturesUnordered};
+use futures::stream::{self, BoxStream, FuturesUnordered};
 use futures::{FutureExt, StreamExt};
 use object_store::path::Path;
 use object_store::{
@@ -228,7 +229,18 @@ impl ObjectStore for Recovering {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.0.client.get().0.list(prefix)
+        let (reads, prefix) = (Arc::clone(&self.0), prefix.cloned());
+        let listing = async move {
+            let (client, generation) = reads.client.get();
+            let mut listing = client.list(prefix.as_ref()).peekable();
+            let first = Pin::new(&mut listing).peek().await;
+            let is_refused = matches!(first, Some(Err(error)) if sort(error) == Sorted::Refused);
+            match is_refused && reads.client.renew(generation).await {
+                true => reads.client.get().0.list(prefix.as_ref()),
+                false => listing.boxed(),
+            }
+        };
+        stream::once(listing).flatten().boxed()
     }
 
     fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {

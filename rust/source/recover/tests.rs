@@ -560,6 +560,25 @@ fn credentials_that_cannot_be_had_are_asked_for_again() {
 }
 
 #[test]
+fn a_listing_that_is_refused_is_made_again_with_other_credentials() {
+    for num_refused in [1, 2] {
+        let (num_listed, token) = (AtomicUsize::new(0), tempfile::NamedTempFile::new().unwrap());
+        let server = Server::start(move |_, seen| match seen.line.contains("/credentials") {
+            true => Reply::credentials(),
+            false if num_listed.fetch_add(1, Ordering::SeqCst) < num_refused => Reply::status("403 Forbidden", ""),
+            false => Reply::ok(LISTING),
+        });
+        let url = format!("{}/credentials", server.origin);
+        let options = by_request(&url, token.path().to_str().unwrap());
+        let (connection, location) = server.connect_s3("s3://bucket/", &options);
+        match listing(&connection, &location) {
+            Ok(listed) => assert!(num_refused == 1 && listed == ["x.parquet"]),
+            Err(error) => assert!(num_refused == 2 && matches!(error, Error::PermissionDenied { .. }), "{error:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_store_without_suffixes_is_asked_for_the_size_first() {
     let server = Server::start(|_, seen| match seen.line.starts_with("HEAD") {
         true => {

@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::StoreKey;
+use super::read::UNSATISFIABLE;
 use super::recover::{Client, Kind, Limit, Policy, Recovering};
 use super::settings::{HEDGE, RETRY_FOR, ROUND_TRIP_BYTES, duration, flag, refused};
 use super::traffic::Traffic;
@@ -306,7 +307,7 @@ impl ObjectStore for Files {
         };
         options.check_preconditions(&meta)?;
         if range.start >= meta.size && !range.is_empty() {
-            return Err(generic(format!("416 Range Not Satisfiable: it has {} bytes", meta.size)));
+            return Err(generic(format!("{UNSATISFIABLE}: it has {} bytes", meta.size)));
         }
         let range = range.start..range.end.min(meta.size);
         let payload = GetResultPayload::Stream(stream::iter([Ok(bytes)]).boxed());

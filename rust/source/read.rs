@@ -266,9 +266,12 @@ pub(super) fn check_unchanged(object: &Object, result: &GetResult) -> Result<()>
     Ok(())
 }
 
+/// How clients report that a store has none of the requested bytes.
+pub(super) const UNSATISFIABLE: &str = "416 Range Not Satisfiable";
+
 /// Returns whether a store says that it has none of the requested bytes.
 pub(crate) fn is_unsatisfiable(error: &(dyn std::error::Error + 'static)) -> bool {
-    error.to_string().contains("416 Range Not Satisfiable")
+    error.to_string().contains(UNSATISFIABLE)
 }
 
 /// Returns the error for another version of the object.

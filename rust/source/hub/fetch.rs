@@ -11,6 +11,7 @@ use super::Hub;
 use super::pace::Patience;
 use super::trouble;
 use super::urls::Resolved;
+use crate::source::read::UNSATISFIABLE;
 use crate::source::recover::{Trouble, coding, kind_of, retry_after};
 
 /// Responses to a signed URL that is no longer valid.
@@ -172,7 +173,7 @@ fn opened(asked: &Asked, found: &Resolved, response: Response, e_tag: Option<Str
         Some(GetRange::Suffix(len)) => size.saturating_sub(*len)..size,
     };
     if range.start > range.end || range.start == size && size > 0 {
-        return Err(trouble::generic(format!("416 Range Not Satisfiable: it has {size} bytes")));
+        return Err(trouble::generic(format!("{UNSATISFIABLE}: it has {size} bytes")));
     }
     // One who ignores ranges would send it again for each of them.
     if let Some(wanted) = &asked.range

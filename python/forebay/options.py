@@ -241,8 +241,11 @@ def check_options(storage_options: object) -> dict[str, str]:
     if not isinstance(storage_options, Mapping):
         raise SettingError(f"storage_options: expected a dict of text, got {type(storage_options).__name__}")
     given = {str(key): value for key, value in storage_options.items()}
-    texts = {key: str(value) for key, value in given.items()}
-    texts |= {f"{key}{AS_JSON}": _json(key, value) for key, value in given.items() if not isinstance(value, str)}
+    typed = {key: _json(key, value) for key, value in given.items() if not isinstance(value, str)}
+    # A structure has no other text, such as the key of a Google account; and what is None is not given.
+    is_structure = {key: isinstance(value, dict | list | tuple) for key, value in given.items()}
+    texts = {key: typed[key] if is_structure[key] else str(value) for key, value in given.items() if value is not None}
+    texts |= {f"{key}{AS_JSON}": value for key, value in typed.items()}
     return {check_text("storage_options", key): check_text(key, value) for key, value in texts.items()}
 
 

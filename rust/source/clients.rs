@@ -135,7 +135,7 @@ fn build<C: HttpConnector>(
     let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
     Ok(match key {
         StoreKey::S3(root) => {
-            let builder = AmazonS3Builder::from_env().with_url(root).with_http_connector(connector());
+            let builder = AmazonS3Builder::new().with_url(root).with_http_connector(connector());
             let mut builder = builder.with_retry(once);
             for (name, value) in timeouts(settings) {
                 builder = builder.with_config(AmazonS3ConfigKey::Client(name), value);
@@ -153,8 +153,12 @@ fn build<C: HttpConnector>(
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
         StoreKey::Gcs(root) => {
-            let builder = GoogleCloudStorageBuilder::from_env().with_url(root).with_http_connector(connector());
+            let builder = GoogleCloudStorageBuilder::new().with_url(root).with_http_connector(connector());
             let mut builder = builder.with_retry(once);
+            // Another variable that the client would read.
+            if let Some(path) = filled("SERVICE_ACCOUNT") {
+                builder = builder.with_service_account_path(path);
+            }
             for (name, value) in timeouts(settings) {
                 builder = builder.with_config(GoogleConfigKey::Client(name), value);
             }
@@ -164,8 +168,12 @@ fn build<C: HttpConnector>(
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
         StoreKey::Azure(root) => {
-            let builder = MicrosoftAzureBuilder::from_env().with_url(root).with_http_connector(connector());
+            let builder = MicrosoftAzureBuilder::new().with_url(root).with_http_connector(connector());
             let mut builder = builder.with_retry(once);
+            // Another variable that the client would read.
+            if let Some(url) = filled("IDENTITY_ENDPOINT") {
+                builder = builder.with_msi_endpoint(url);
+            }
             for (name, value) in timeouts(settings) {
                 builder = builder.with_config(AzureConfigKey::Client(name), value);
             }
@@ -213,6 +221,8 @@ fn told<K: FromStr + AsRef<str> + PartialEq>(key: &StoreKey, settings: &Settings
             told.push((key, value));
         }
     }
+    // An empty value is none: clients would send an empty token.
+    told.retain(|(_, value)| !value.is_empty());
     Ok(told)
 }
 
@@ -225,8 +235,13 @@ fn variables<K: FromStr>(key: &StoreKey) -> impl Iterator<Item = (K, String, Str
         let name = name.into_string().ok()?;
         let option = name.strip_prefix(prefix)?;
         let key = if is_web { option } else { &name }.to_ascii_lowercase().parse().ok()?;
-        Some((key, name, value.into_string().ok()?))
+        Some((key, name, value.into_string().ok().filter(|value| !value.is_empty())?))
     })
+}
+
+/// Returns the value of a variable that is not empty.
+fn filled(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Returns our default time-outs. None is longer than a read may take.

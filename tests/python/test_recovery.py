@@ -811,3 +811,9 @@ def test_what_a_store_needs_and_does_not_get_is_named(source, given, missing, mo
 def test_options_of_other_libraries_are_answered_with_what_they_are_called_here(source, name, here):
     with pytest.raises(fb.SettingError, match=f"`{name}` is not an option of this store; here it is `{here}`"):
         fb.load_dataset(source, split="train", storage_options={name: "x"})
+@pytest.mark.parametrize("token", [None, "", "of the environment"])
+def test_an_option_that_is_nothing_is_not_given(store, token, monkeypatch):
+    point(monkeypatch, store, token or "")
+    options = {} if token else {"aws_session_token": token}
+    assert fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options=options).num_rows == NUM_ROWS
+    assert {headers.get("x-amz-security-token") for headers in store.headers} == {token or None}

@@ -180,6 +180,10 @@ fn build<C: HttpConnector>(
             for (name, value) in told(key, settings)? {
                 builder = builder.with_config(name, value);
             }
+            let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint).unwrap_or_default();
+            if endpoint.starts_with("http://") {
+                builder = builder.with_config(AzureConfigKey::Client(ClientConfigKey::AllowHttp), "true");
+            }
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
         StoreKey::Http(root) => {

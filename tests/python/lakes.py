@@ -123,7 +123,7 @@ class GcsLake(S3Lake):
             f'{{"gcs_base_url": "{endpoint}", "disable_oauth": true, '
             '"client_email": "", "private_key": "", "private_key_id": ""}'
         )
-        self.options = {"google_service_account_key": account, "allow_http": "true"}
+        self.options = {"google_service_account_key": account}
 
 
 class AzureLake(Lake):
@@ -133,7 +133,6 @@ class AzureLake(Lake):
         name = f"forebay-{uuid.uuid4().hex}"
         server.create_container(name, is_public=is_public)
         place = {"azure_storage_account_name": azurite.ACCOUNT, "azure_storage_endpoint": server.endpoint}
-        place["allow_http"] = "true"
         self.root = f"az://{name}/"
         self.options = {**place, "azure_storage_account_key": azurite.KEY}
         self.wrong_options = {**place, "azure_storage_account_key": "V1JPTkdTRUNSRVQ="}

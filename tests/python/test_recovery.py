@@ -817,3 +817,20 @@ def test_an_option_that_is_nothing_is_not_given(store, token, monkeypatch):
     options = {} if token else {"aws_session_token": token}
     assert fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options=options).num_rows == NUM_ROWS
     assert {headers.get("x-amz-security-token") for headers in store.headers} == {token or None}
+
+
+@pytest.mark.parametrize("scheme", ["az", "gs", "gs by a key"])
+def test_an_endpoint_without_tls_needs_no_other_option(proxy, scheme):
+    proxy.upstream.objects["lake/x.parquet"] = BODY
+    proxy.faults = [Fault(edit=fault_edits.with_header("last-modified", "Fri, 31 Dec 1999 23:59:59 GMT"), times=None)]
+    key = {"gcs_base_url": proxy.url, "disable_oauth": True} | dict.fromkeys(
+        ["client_email", "private_key", "private_key_id"], ""
+    )
+    options = {
+        "az": {"azure_storage_account_name": "lake", "azure_storage_endpoint": proxy.url, "skip_signature": True},
+        "gs": {"google_base_url": proxy.url, "skip_signature": True},
+        # A structure is passed as JSON.
+        "gs by a key": {"google_service_account_key": key},
+    }
+    ds = fb.load_dataset(f"{scheme[:2]}://lake/x.parquet", split="train", storage_options=options[scheme])
+    assert ids(ds) == list(range(NUM_ROWS))

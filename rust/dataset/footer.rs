@@ -105,6 +105,10 @@ pub(super) async fn read<T: Send + 'static>(
     parse: impl Fn(&Object, &Tail) -> Result<Result<T, Vec<Range<u64>>>> + Clone + Send + 'static,
 ) -> Result<T> {
     let mut connection = connection.clone();
+    if connection.must_measure(object) {
+        measure(&connection, object).await?;
+        connection = connection.then();
+    }
     let bytes = match read_suffix(&connection, object, tail_size.get()).await {
         // An empty object cannot satisfy a suffix range; and some servers support none.
         Err(Error::Store { source, .. }) if is_unsatisfiable(&source) => {

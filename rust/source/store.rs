@@ -11,7 +11,7 @@ use super::hub::{Hub, HubStore};
 use super::preset::Preset;
 use super::settings;
 use super::traffic::{Known, Traffic};
-use super::{StoreKey, clients, file_system};
+use super::{Object, StoreKey, Written, clients, file_system};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -175,6 +175,17 @@ fn has_suffixes(key: &StoreKey) -> bool {
     }
 }
 
+/// Returns whether a URL's query is a signature of Azure (SAS), whose stores have other hosts, too: behind names of their
+/// users' own, and as emulators.
+fn is_of_azure(written: &Written) -> bool {
+    let has = |name: &str| query_of(written).any(|pair| pair.starts_with(name));
+    has("sig=") && has("sv=")
+}
+
+fn query_of(written: &Written) -> impl Iterator<Item = &str> {
+    written.as_str().split_once('?').into_iter().flat_map(|(_, query)| query.split('&'))
+}
+
 impl Connection {
     fn new(client: Arc<dyn ObjectStore>, io: Arc<Io>, traffic: Arc<Traffic>, is_local: bool) -> Self {
         Self {
@@ -190,6 +201,12 @@ impl Connection {
             has_preconditions: true,
             has_suffixes: true,
         }
+    }
+
+    /// Returns whether the end of an object must not be requested before its size is known, although its store supports
+    /// suffix ranges otherwise.
+    pub(crate) fn must_measure(&self, object: &Object) -> bool {
+        self.has_suffixes && object.size_bytes.is_none() && object.written.as_ref().is_some_and(is_of_azure)
     }
 
     /// Returns the connection for requests of `stage` that depend on no others of it.
@@ -264,6 +281,15 @@ mod tests {
         assert!(of_web("https://example.org") && has_suffixes(&StoreKey::S3("s3://bucket".into())));
         assert!(!of_web("https://name.blob.core.windows.net") && !of_web("https://name.z1.blob.storage.azure.net"));
         assert!(!has_suffixes(&StoreKey::Azure("az://container".into())));
+    }
+
+    #[test]
+    fn a_signature_of_azure_tells_its_store_by_any_name() {
+        let is_of_azure = |query: &str| is_of_azure(&Written::try_new(&format!("/c/x.parquet{query}")).unwrap());
+        assert!(is_of_azure("?sv=2026-01-01&sr=b&sp=r&sig=abc%3D") && is_of_azure("?sig=abc&sv=2026-01-01"));
+        for query in ["", "?sig=abc", "?sv=2026-01-01", "?X-Amz-Signature=abc&sv=1", "?id=1"] {
+            assert!(!is_of_azure(query), "{query}");
+        }
     }
 
     #[test]

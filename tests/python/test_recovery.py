@@ -834,3 +834,19 @@ def test_an_endpoint_without_tls_needs_no_other_option(proxy, scheme):
     }
     ds = fb.load_dataset(f"{scheme[:2]}://lake/x.parquet", split="train", storage_options=options[scheme])
     assert ids(ds) == list(range(NUM_ROWS))
+
+
+class OfAzure(Objects):
+    """Objects of a server that fails if it is asked for the end of one."""
+
+    def ask(self, asked: Asked) -> Answer:
+        if asked.shown.get("range", "").startswith("bytes=-"):
+            return refusal(500)
+        return super().ask(replace(asked, path=asked.path.split("?")[0]))
+
+
+def test_a_signature_of_azure_is_known_on_any_host():
+    with FaultProxy(OfAzure({"c/x.parquet": BODY})) as web:
+        ds = fb.load_dataset(f"{web.url}/c/x.parquet?sv=2026-01-01&sp=r&sig=c2VjcmV0", split="train")
+        assert ids(ds) == list(range(NUM_ROWS))
+        assert {asked.status for asked in web.log} == {206}

@@ -192,26 +192,30 @@ impl Unopened<'_> {
 /// Opens an object, or the objects below it if it turns out to be a folder.
 ///
 /// A named object costs no request before that for its footer, so only this shows whether it is one. Spark writes
-/// folders whose names end in `.parquet`.
+/// folders whose names end in `.parquet`, and where stores have directories (ADLS Gen2), these look like empty objects.
 async fn open_object(shared: &Shared, source: &Source) -> Result<Vec<Fragment>> {
     let is_known = source.object.size_bytes.is_some();
-    match open_fragment(shared, source.clone()).await {
-        Err(missing @ Error::NotFound { .. }) if !is_known => {
-            let below = list_below(&shared.connections[source.store], &shared.keys[source.store], &source.object).await;
-            let below = match below {
-                Err(Error::NotFound { .. }) => return Err(missing),
-                listed => listed?,
-            };
-            let open = |Listed { object, relative }: Listed| {
-                open_fragment(shared, Source { store: source.store, object, relative })
-            };
-            stream::iter(below).map(open).buffered(config::FOOTERS_IN_FLIGHT).try_collect().await
-        }
-        opened => Ok(vec![opened?]),
+    let mut named = source.clone();
+    let failed = match open_fragment(shared, &mut named).await {
+        Err(failed) if !is_known => failed,
+        opened => return Ok(vec![opened?]),
+    };
+    if !matches!(failed, Error::NotFound { .. }) && named.object.size_bytes != Some(0) {
+        return Err(failed);
     }
+    let below = list_below(&shared.connections[source.store], &shared.keys[source.store], &source.object).await;
+    let below = match below {
+        Err(Error::NotFound { .. }) => return Err(failed),
+        listed => listed?,
+    };
+    let open = |Listed { object, relative }: Listed| async move {
+        open_fragment(shared, &mut Source { store: source.store, object, relative }).await
+    };
+    stream::iter(below).map(open).buffered(config::FOOTERS_IN_FLIGHT).try_collect().await
 }
 
-async fn open_fragment(shared: &Shared, mut source: Source) -> Result<Fragment> {
+/// Opens an object, and fills in its size and e-tag.
+async fn open_fragment(shared: &Shared, source: &mut Source) -> Result<Fragment> {
     let (schemas, found, keep_bytes) = (Arc::clone(&shared.schemas), source.clone(), shared.keep_bytes);
     let parse = move |object: &Object, tail: &Tail| {
         let source = Source { object: object.clone(), ..found.clone() };

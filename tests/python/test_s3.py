@@ -61,6 +61,15 @@ def test_folders_globs_and_objects_are_read(lake, path, num_rows):
     assert got == list(range(got[0], got[0] + num_rows))
 
 
+def test_an_empty_object_that_stands_for_a_folder_is_one(bucket):
+    """So directories look where stores have them, as with ADLS Gen2."""
+    for name, body in (("t.parquet", b""), ("t.parquet/part-0.parquet", ids_file(0, 10)), ("empty.parquet", b"")):
+        bucket.put(f"w/{name}", body)
+    assert ids(opened(bucket, "w/t.parquet")) == list(range(10))
+    with pytest.raises(fb.DataError, match="it has 0 bytes"):
+        opened(bucket, "w/empty.parquet")
+
+
 def test_splits_are_found(lake):
     splits = opened(lake, split=None)
     assert {name: len(ds) for name, ds in splits.items()} == {"train": NUM_ROWS, "test": 50}

@@ -263,6 +263,12 @@ impl Files {
         let url = &self.key.url_of(&folder);
         let ask = move || self.call(url, FileCall::List { url: url.clone() });
         let found = self.policy.persist(ask).await?.infos;
+        // In a URL, it would begin the next link of a chain, and another object would be read.
+        if let Some(info) = found.iter().find(|info| info.name.contains("::")) {
+            let name = format!("{folder}/{}", info.name);
+            let said = format!("`{}` has `::` in its name", name.trim_start_matches('/'));
+            return Err(generic(format!("{said}, which separates the parts of such URLs: rename it")));
+        }
         let meta = |info: &FileInfo| {
             let location = Path::parse(format!("{folder}/{}", info.name))?;
             Ok(meta(location, info))
@@ -452,6 +458,25 @@ mod tests {
             let said = store.get_range(&x, 10..20).await.unwrap_err().to_string();
             assert!(said.contains("416"), "{said}");
         });
+    }
+
+    #[test]
+    fn a_name_that_a_url_cannot_hold_is_refused() {
+        let io = Io::current().unwrap();
+        let named = Files { system: Arc::new(Chained), ..files(&[], Arc::downgrade(&io)) };
+        let said = io.block_on(named.find(Path::from("d"))).unwrap_err().to_string();
+        assert!(said.contains("`d/x::y` has `::` in its name") && said.contains("rename it"), "{said}");
+    }
+
+    /// One object, whose name looks like two links of a chain.
+    #[derive(Debug)]
+    struct Chained;
+
+    impl FileSystem for Chained {
+        fn begin(&self, _: FileCall, reply: FileReply) {
+            let infos = vec![FileInfo { name: "x::y".into(), size_bytes: 10, version: None }];
+            reply.send(Ok(FileAnswer { infos, bytes: Bytes::new() }));
+        }
     }
 
     #[test]

@@ -303,6 +303,18 @@ def test_an_object_of_an_archive_is_read(tmp_path):
     assert ids(load(f"zip://d/*.parquet{inside}")) == list(range(30))
 
 
+@pytest.mark.parametrize("protocol", ["memory", "local"])
+def test_a_name_that_would_begin_another_url_is_refused(protocol, tmp_path):
+    folder = f"memory://{uuid.uuid4()}" if protocol == "memory" else f"local://{tmp_path}"
+    for number, name in enumerate(["x.parquet", "x.parquet::y.parquet"]):
+        fs, path = fsspec.url_to_fs(f"{folder}/")
+        fs.makedirs(path, exist_ok=True)
+        fs.pipe_file(f"{path}/{name}", ids_file(10 * number, 10 * number + 10))
+    with pytest.raises(fb.StoreError, match=r"x\.parquet::y\.parquet` has `::` in its name.*rename it"):
+        load(f"{folder}/")
+    assert ids(load(f"{folder}/x.parquet")) == list(range(10))
+
+
 @pytest.mark.parametrize("kind", ["simplecache", "filecache"])
 def test_a_cache_in_front_of_a_store_keeps_its_objects(kind, tmp_path):
     body, folder = ids_file(0, 40), f"memory://{uuid.uuid4()}"

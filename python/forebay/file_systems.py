@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import copy
 import json
+import tarfile
 import threading
 import weakref
+import zipfile
+import zlib
 from datetime import datetime
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -34,8 +37,20 @@ VERSIONS = ("ETag", "etag", "sha", "CRC", "mtime", "LastModified", "last_modifie
 _UNUSABLE = (ImportError, TypeError, ValueError)
 """Exceptions of a file system's class about its name or arguments."""
 
-_MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, NotImplementedError)
-"""Exceptions of a file system that a retry would raise again."""
+_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""Exceptions of a file system that a retry would raise again. Not `EOFError`: FTP and SFTP raise it for a connection
+that breaks."""
+
 
 
 class Calls:

@@ -259,7 +259,9 @@ def test_a_file_system_that_tells_no_sizes_is_named_as_such(told, monkeypatch):
         (TimeoutError(), "stalled"),
         (ConnectionResetError(), "broken"),
         (OSError("who knows"), "broken"),
+        (EOFError(), "broken"),
         (KeyError("x"), "final"),
+        (zipfile.BadZipFile(), "final"),
         (KeyboardInterrupt(), "final"),
     ],
 )
@@ -301,6 +303,14 @@ def test_an_object_of_an_archive_is_read(tmp_path):
     assert ids(load(f"zip://d/b.parquet{inside}")) == list(range(10, 30))
     assert ids(load(f"zip://d/{inside}")) == list(range(30))
     assert ids(load(f"zip://d/*.parquet{inside}")) == list(range(30))
+
+
+def test_an_archive_that_is_damaged_is_told_as_such_at_once(tmp_path):
+    (tmp_path / "x.zip").write_bytes(b"no archive")
+    start = time.monotonic()
+    with pytest.raises(fb.StoreError, match="BadZipFile"):
+        load(f"zip://*.parquet::file://{tmp_path}/x.zip")
+    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("protocol", ["memory", "local"])

@@ -166,6 +166,15 @@ pub enum Error {
         expected: String,
     },
 
+    /// A cache in front of a store has another version of the object.
+    #[error("`{url}` changed since it was put into a cache: {reason}")]
+    StaleCache {
+        /// The object.
+        url: String,
+        /// What the cache has, and what to do.
+        reason: String,
+    },
+
     /// The object is not a readable Parquet file.
     #[error("`{url}` is not a readable Parquet file: {reason}")]
     NotParquet {
@@ -652,6 +661,7 @@ impl Error {
                 | Self::Read { .. }
                 | Self::ShortRead { .. }
                 | Self::ObjectChanged { .. }
+                | Self::StaleCache { .. }
         );
         is_of_store || matches!(self, Self::NotParquet { .. } | Self::Decode { .. } | Self::Cast { .. })
     }

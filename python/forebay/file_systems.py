@@ -10,10 +10,12 @@ import copy
 import json
 import tarfile
 import threading
+import time
 import weakref
 import zipfile
 import zlib
 from datetime import datetime
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,18 @@ _MISTAKES = (
 """Exceptions of a file system that a retry would raise again. Not `EOFError`: FTP and SFTP raise it for a connection
 that breaks."""
 
+CHECKING_CACHES = ("blockcache", "cached", "filecache")
+"""File systems that keep objects, and can be told to ask each time whether these are still the same."""
+
+WHOLE_FILE_CACHES = ("filecache", "simplecache")
+
+DOWNLOADED_WITHIN = 10.0
+"""Seconds for which a cached file without its end counts as one that somebody still downloads. It is no other version
+then, and is read again."""
+
+
+class StaleError(Exception):
+    """A cache has another version of an object than the store behind it."""
 
 
 class Calls:
@@ -115,6 +129,8 @@ class _Threads:
                 fs.invalidate_cache()
                 used.add(fs)
             reply.send(*_METHODS[method](fs, path, *arguments))
+        except StaleError as error:
+            reply.fail("stale", error)
         except BaseException as error:  # noqa: BLE001 - passed to the reply
             reply.fail(kind_of(error), error)
 
@@ -124,6 +140,10 @@ def _url_to_fs(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise ImportError("reading it needs `fsspec`: pip install fsspec") from error
+    for link in url.split("::"):
+        if (kind := link.split("://", 1)[0]) in CHECKING_CACHES:
+            # Otherwise an object that was replaced would be read as it was, under its new version.
+            options[kind] = {"check_files": True} | options.get(kind, {})
     fs, path = url_to_fs(url, **options)
     return fs, path
 
@@ -158,7 +178,31 @@ def _read(fs: Any, path: str, start: int, end: int) -> tuple[Infos, bytes]:
     # After reading: an object that was replaced meanwhile has another version by now, unless a listing of before is
     # cached. It is used: a file system that finds objects in listings only would list a folder for each read.
     (infos,) = _info(fs, path)
+    _check_cached(fs, path, infos[0][1])
     return infos, data if isinstance(data, bytes) else bytes(data)
+
+
+def _check_cached(fs: Any, path: str, size: int) -> None:
+    """Refuses a cached file of another length than the object.
+
+    Bytes come from the cache, and what is known of the object from the store: its version says nothing about them.
+    """
+    if getattr(fs, "protocol", None) not in WHOLE_FILE_CACHES or fs.compression is not None:
+        return
+    kept = fs._check_file(fs._strip_protocol(path))
+    file = kept[1] if isinstance(kept, tuple) else kept
+    try:
+        status = Path(file).stat() if file else None
+    except FileNotFoundError:
+        return
+    if status is None or status.st_size == size:
+        return
+    if status.st_size < size and time.time() - status.st_mtime < DOWNLOADED_WITHIN:
+        return
+    raise StaleError(
+        f"the cache has {status.st_size} bytes of it in `{file}`, and the store {size}; remove that file, or the "
+        "folder of the cache"
+    )
 
 
 def _write(fs: Any, path: str, data: bytes) -> tuple[Infos]:

@@ -70,7 +70,7 @@ fn class_of(error: &Error) -> &'static str {
         }
         Error::Untrusted { .. } => "StoreError",
         Error::TimedOut { .. } | Error::Impatient { .. } => "StoreTimeoutError",
-        Error::ObjectChanged { .. } => "ObjectChangedError",
+        Error::ObjectChanged { .. } | Error::StaleCache { .. } => "ObjectChangedError",
         Error::NotParquet { .. } | Error::Decode { .. } | Error::Cast { .. } | Error::Manifest { .. } => "DataError",
         Error::Value { .. } => "DataError",
         Error::SchemaMismatch { .. } | Error::FolderMismatch { .. } | Error::DuplicateColumn { .. } => "SchemaError",

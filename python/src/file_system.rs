@@ -101,6 +101,7 @@ impl PyReply {
             "broken" => FileErrorKind::Broken,
             "stalled" => FileErrorKind::Stalled,
             "unusable" => FileErrorKind::Unusable,
+            "stale" => FileErrorKind::Stale,
             "final" => FileErrorKind::Final,
             _ => return Err(PyValueError::new_err(format!("no kind of error is called `{kind}`"))),
         };
@@ -136,8 +137,8 @@ impl Raised {
         let said = error.value(py).str().map_or_else(|_| String::new(), |said| said.to_string());
         let said = match kind {
             _ if said.is_empty() => class,
-            // It is a sentence of our own.
-            FileErrorKind::Unusable => said,
+            // They are sentences of our own.
+            FileErrorKind::Unusable | FileErrorKind::Stale => said,
             _ => format!("{class}: {said}"),
         };
         Self { said, error }

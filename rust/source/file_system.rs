@@ -146,6 +146,8 @@ pub enum FileErrorKind {
     Stalled,
     /// There is no such file system, or not with these options.
     Unusable,
+    /// A cache holds another version of the object than the store behind it.
+    Stale,
     /// Retrying would fail in the same way.
     Final,
 }
@@ -168,7 +170,11 @@ impl FileError {
             FileErrorKind::Failed => Some(Kind::Failed),
             FileErrorKind::Broken => Some(Kind::Broken),
             FileErrorKind::Stalled => Some(Kind::Stalled),
-            FileErrorKind::NotFound | FileErrorKind::Denied | FileErrorKind::Unusable | FileErrorKind::Final => None,
+            FileErrorKind::NotFound
+            | FileErrorKind::Denied
+            | FileErrorKind::Unusable
+            | FileErrorKind::Stale
+            | FileErrorKind::Final => None,
         }
     }
 

@@ -120,7 +120,10 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
         _ if is_refusal(&said) || says(&["Permission denied (os error"]) || says(&ARCHIVED) => {
             Error::PermissionDenied { url, source: Box::new(source) }
         }
-        _ if let Some(reason) = unusable(&source) => Error::Setting { name: "source", reason },
+        _ if let Some(reason) = said_by_file_system(&source, FileErrorKind::Unusable) => {
+            Error::Setting { name: "source", reason }
+        }
+        _ if let Some(reason) = said_by_file_system(&source, FileErrorKind::Stale) => Error::StaleCache { url, reason },
         // No object is at fault for these, nor the time that was waited.
         _ if let Some(reason) = distrust(&source) => Error::Untrusted { url, reason, source: Box::new(source) },
         _ if is_out_of_descriptors(&source) => Error::NoDescriptors { url, source: Box::new(source) },
@@ -155,10 +158,10 @@ fn patience_of(error: &object_store::Error) -> Option<(Duration, &'static str)> 
     causes(error).find_map(|cause| cause.downcast_ref::<Impatient>()).map(|found| (found.limit, found.option))
 }
 
-/// Returns why there is no store for a source, if that is what `error` is.
-fn unusable(error: &object_store::Error) -> Option<String> {
+/// Returns what a file system said, if `error` is of that kind.
+fn said_by_file_system(error: &object_store::Error, kind: FileErrorKind) -> Option<String> {
     let mut found = causes(error).filter_map(|cause| cause.downcast_ref::<FileError>());
-    found.find(|error| error.kind == FileErrorKind::Unusable).map(ToString::to_string)
+    found.find(|error| error.kind == kind).map(ToString::to_string)
 }
 
 /// Returns whether `error` or any of its causes is a timeout.

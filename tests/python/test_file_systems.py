@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -334,6 +336,44 @@ def test_a_cache_in_front_of_a_store_keeps_its_objects(kind, tmp_path):
     ds = fb.load_dataset(f"{kind}::{folder}/", split="train", storage_options={"cache_storage": str(kept)})
     assert sorted(ids_of(ds.shuffle(1).batches(7))) == list(range(40))
     assert body in {path.read_bytes() for path in kept.iterdir()}
+
+
+@pytest.mark.parametrize("last", [50, 100, 150])
+def test_a_replaced_object_is_not_read_from_a_cache_that_can_ask(last, tmp_path):
+    (tmp_path / "a.parquet").write_bytes(ids_file(0, 100))
+    source, options = f"filecache::local://{tmp_path}/a.parquet", {"cache_storage": f"{tmp_path}/kept"}
+    assert ids(load(source, **options)) == list(range(100))
+    (tmp_path / "a.parquet").write_bytes(ids_file(0, last))
+    assert ids(load(source, **options)) == list(range(last))
+
+
+@pytest.mark.parametrize("last", [50, 150])
+def test_a_cache_that_has_another_object_than_its_store_is_named(last, tmp_path):
+    (tmp_path / "a.parquet").write_bytes(ids_file(0, 100))
+    source, options = f"simplecache::local://{tmp_path}/a.parquet", {"cache_storage": f"{tmp_path}/kept"}
+    assert ids(load(source, **options)) == list(range(100))
+    (tmp_path / "a.parquet").write_bytes(ids_file(0, last))
+    for kept in (tmp_path / "kept").iterdir():
+        os.utime(kept, (1e9, 1e9))
+    start = time.monotonic()
+    with pytest.raises(fb.ObjectChangedError, match=r"a\.parquet` changed since .* a cache.*remove that file"):
+        load(source, **options)
+    assert time.monotonic() - start < 5
+    shutil.rmtree(tmp_path / "kept")
+    assert ids(load(source, **options)) == list(range(last))
+
+
+def test_a_cached_object_that_is_still_downloaded_is_waited_for(tmp_path):
+    body = ids_file(0, 100)
+    (tmp_path / "a.parquet").write_bytes(body)
+    source, options = f"simplecache::local://{tmp_path}/a.parquet", {"cache_storage": f"{tmp_path}/kept"}
+    load(source, **options)
+    (kept,) = (tmp_path / "kept").iterdir()
+    kept.write_bytes(body[:-4])
+    timer = threading.Timer(0.5, kept.write_bytes, [body])
+    timer.start()
+    assert ids(load(source, **options)) == list(range(100))
+    timer.join()
 
 
 def test_what_fsspec_does_not_know_is_refused():

@@ -557,8 +557,15 @@ fn advice_on(url: &str, source: &object_store::Error) -> &'static str {
     } else if url.starts_with("hf://") {
         "check the `token` that was passed, or that of `HF_TOKEN` or the login: it may have been revoked, or have expired"
     } else if url.starts_with("https://") || url.starts_with("http://") {
-        // Credentials are not sent to a web server.
-        "access to it is granted by its URL: a signature in it may have expired"
+        match source {
+            object_store::Error::Unauthenticated { .. } => {
+                "the server wants to know who asks: check `authorization` in `storage_options`, or pass it"
+            }
+            _ => {
+                "access to it is granted by its URL, where a signature may have expired, or by `authorization` in \
+                 `storage_options`"
+            }
+        }
     } else {
         "check the credentials in the environment or `storage_options`"
     }

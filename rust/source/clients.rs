@@ -17,6 +17,7 @@ use object_store::http::HttpBuilder;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 
 use super::StoreKey;
+use super::authorized::Authorized;
 use super::files::Files;
 use super::recover::{CONNECT_TIMEOUT, Client, Connector, Policy, Recovering, STALL_TIMEOUT, causes};
 use super::settings::{self, Settings};
@@ -187,7 +188,8 @@ fn build<C: HttpConnector>(
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
         StoreKey::Http(root) => {
-            let mut builder = HttpBuilder::new().with_url(root).with_http_connector(connector()).with_retry(once);
+            let connector = Authorized { connector: connector(), value: settings.authorization.clone() };
+            let mut builder = HttpBuilder::new().with_url(root).with_http_connector(connector).with_retry(once);
             for (name, value) in timeouts(settings) {
                 builder = builder.with_config(name, value);
             }

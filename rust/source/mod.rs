@@ -10,6 +10,7 @@
 //! and [`recover`] retries failed requests, within the [`settings`].
 
 mod ahead;
+mod authorized;
 mod cached;
 mod clients;
 mod coalesce;

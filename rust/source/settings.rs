@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Duration;
 
+use reqwest::header::HeaderValue;
 use reqwest::tls::Certificate;
 
 use super::StoreKey;
@@ -22,6 +23,10 @@ pub(super) const ROUND_TRIP_BYTES: &str = "round_trip_bytes";
 
 /// The option with trusted certificates, as a path or as text.
 pub(super) const CA_CERTIFICATE: &str = "ca_certificate";
+
+/// The option with the header that tells a web server who asks. No variable: in a CGI program, `HTTP_AUTHORIZATION` is
+/// the header of somebody else's request.
+pub(super) const AUTHORIZATION: &str = "authorization";
 
 /// Other tools' variables for trusted certificates: Amazon's, and that of `requests`, which most Python clients use.
 const AMAZON_BUNDLE: &str = "AWS_CA_BUNDLE";
@@ -67,6 +72,8 @@ pub(super) struct Settings {
     pub(super) is_hedging: bool,
     /// Additional trusted [certificates](certificates), or their path.
     pub(super) certificate: Option<Named>,
+    /// Who asks a web server.
+    pub(super) authorization: Option<HeaderValue>,
     /// For the client; names in lower case.
     pub(super) rest: Vec<(String, String)>,
 }
@@ -85,7 +92,9 @@ impl Settings {
         let retry_for = take(RETRY_FOR).map(|given| duration(&given.name, &given.value)).transpose()?;
         let (hedge, certificate) = (take(HEDGE), take(CA_CERTIFICATE));
         rest.remove(ROUND_TRIP_BYTES);
+        let authorization = if matches!(key, StoreKey::Http(_)) { rest.remove(AUTHORIZATION) } else { None };
         Ok(Self {
+            authorization: authorization.filter(|text| !text.is_empty()).map(|text| header(&text)).transpose()?,
             limit: Limit {
                 time: retry_for.unwrap_or(config::RETRY_FOR),
                 option: RETRY_FOR,
@@ -211,6 +220,19 @@ pub(super) fn flag(name: &str, text: &str) -> Result<bool> {
     }
 }
 
+/// Reads the value of [`AUTHORIZATION`], which is not repeated in messages.
+fn header(text: &str) -> Result<HeaderValue> {
+    let expected = || {
+        let reason = "expected the value of the header of this name: `Basic ` and the base64 of `user:password`, or \
+                      `Bearer ` and a token";
+        unfit(AUTHORIZATION, reason)
+    };
+    text.split_once(' ').filter(|(scheme, rest)| !scheme.is_empty() && !rest.is_empty()).ok_or_else(expected)?;
+    let mut value = HeaderValue::from_str(text).map_err(|_| expected())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
 /// Reads the PEM text of certificates.
 fn pem(text: &str) -> std::io::Result<Vec<u8>> {
     if text.trim_start().starts_with("-----BEGIN") {
@@ -306,6 +328,19 @@ mod tests {
         ] {
             let said = settings(&s3, &[(name, text)]).unwrap_err().to_string();
             assert!(said.contains(name), "{said}");
+        }
+    }
+
+    #[test]
+    fn who_asks_is_a_header_of_web_servers_and_never_shown() {
+        let (web, s3) = (StoreKey::Http("https://host".into()), StoreKey::S3("s3://bucket".into()));
+        let found = settings(&web, &[("Authorization", "Basic s3cr3t")]).unwrap();
+        assert_eq!(found.authorization.as_ref().unwrap(), "Basic s3cr3t");
+        assert!(found.rest.is_empty() && !format!("{found:?}").contains("s3cr3t"));
+        assert_eq!(settings(&s3, &[("authorization", "Basic s3cr3t")]).unwrap().rest.len(), 1);
+        for text in ["s3cr3t", "Basic s3cr3t\n", " s3cr3t"] {
+            let said = settings(&web, &[("authorization", text)]).unwrap_err().to_string();
+            assert!(said.contains("`Bearer ` and a token") && !said.contains("s3cr3t"), "{said}");
         }
     }
 

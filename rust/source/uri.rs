@@ -128,7 +128,13 @@ impl Location {
             // In Azure URIs, the container precedes the account.
             let is_container = AZURE_SCHEMES.contains(&scheme.as_str()) && !user.contains(':');
             if !is_container {
-                let reason = "it holds credentials; pass them through `storage_options` or the environment";
+                let reason = match scheme.as_str() {
+                    "http" | "https" => {
+                        "it holds credentials; pass them as `authorization` in `storage_options`: `Basic ` and the \
+                         base64 of `user:password`"
+                    }
+                    _ => "it holds credentials; pass them through `storage_options` or the environment",
+                };
                 return Err(refused(&format!("{scheme}://…"), reason));
             }
         }

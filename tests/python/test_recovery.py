@@ -850,3 +850,50 @@ def test_a_signature_of_azure_is_known_on_any_host():
         ds = fb.load_dataset(f"{web.url}/c/x.parquet?sv=2026-01-01&sp=r&sig=c2VjcmV0", split="train")
         assert ids(ds) == list(range(NUM_ROWS))
         assert {asked.status for asked in web.log} == {206}
+
+
+BASIC = "Basic bWU6czNjcjN0LW9mLWEtc2VydmVy"
+
+
+class Closed(Objects):
+    """Objects for those who say who they are."""
+
+    def ask(self, asked: Asked) -> Answer:
+        return super().ask(asked) if asked.headers.get("authorization") == BASIC else refusal(401)
+
+
+def test_a_web_server_is_told_who_asks(tmp_path):
+    with FaultProxy(Closed({"x.parquet": BODY})) as web:
+        url, options = f"{web.url}/x.parquet", {"authorization": BASIC}
+        ds = fb.load_dataset(url, split="train", storage_options=options)
+        assert ids(ds) == list(range(NUM_ROWS))
+        ds.save_manifest(tmp_path / "m.forebay")
+        saved = fb.load_dataset(str(tmp_path / "m.forebay"), split="train", storage_options=options)
+        assert ids(saved) == list(range(NUM_ROWS))
+        payload = pickle.dumps(ds)
+        assert BASIC.split()[1] not in f"{payload!r} {ds!r} {ds.explain()}"
+        assert BASIC.encode().hex() not in repr(payload)
+        with pytest.raises(fb.SettingError, match="`authorization` of `http://.*unpickle_with"):
+            pickle.loads(payload)
+        with fb.unpickle_with(options):
+            assert ids(pickle.loads(payload)) == list(range(NUM_ROWS))
+        for wrong in ({}, {"authorization": "Basic d3Jvbmc="}):
+            with pytest.raises(fb.AccessDeniedError, match=r"`authorization` in `storage_options`") as caught:
+                fb.load_dataset(url, split="train", storage_options=wrong)
+            assert "signature" not in str(caught.value)
+
+
+def test_who_asks_is_told_to_one_server_alone(proxy):
+    with FaultProxy(Objects({"x.parquet": BODY})) as elsewhere:
+        options = {"authorization": BASIC}
+        proxy.faults = [Fault(status=302, headers={"Location": f"{elsewhere.url}/x.parquet"}, times=None)]
+        assert ids(fb.load_dataset(f"{proxy.url}/x.parquet", split="train", storage_options=options))
+        assert {asked.headers.get("authorization") for asked in proxy.log} == {BASIC}
+        assert {asked.headers.get("authorization") for asked in elsewhere.log} == {None}
+
+
+@pytest.mark.parametrize("userinfo", ["me:s3cr3t", "me"])
+def test_a_password_in_a_url_is_refused_with_where_it_belongs(userinfo):
+    with pytest.raises(fb.SettingError, match="pass them as `authorization` in `storage_options`: `Basic `") as caught:
+        fb.load_dataset(f"https://{userinfo}@host/x.parquet", split="train")
+    assert "s3cr3t" not in str(caught.value)

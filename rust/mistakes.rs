@@ -193,7 +193,7 @@ fn sources() -> Vec<Mistake> {
             "an option of s3fs",
             |_| open(&["s3://b/x"], None, &[("key", "k")]),
             Error::Setting { .. },
-            ["`key` is not an option of this store; here it is `aws_access_key_id`"]
+            ["`key` is not an option of `s3://b`; here it is `aws_access_key_id`"]
         ),
         mistake!(
             "a local option",

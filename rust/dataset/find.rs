@@ -1,6 +1,6 @@
 //! Finds the objects of a dataset, by listings, in a manifest, or by explicit names, with their stores and splits.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::manifest::{self, Saved};
 use crate::error::{Error, Result};
 use crate::io::Io;
-use crate::source::{Listed, Location, Object, Store, StoreKey, infer_splits, list};
+use crate::source::{Listed, Location, Object, Store, StoreKey, infer_splits, list, share};
 
 /// Names all splits, unless one has this name.
 const ALL_SPLITS: &str = "all";
@@ -161,10 +161,9 @@ fn parse(uris: &[String]) -> Result<Vec<Location>> {
 /// Finds what a manifest lists.
 async fn find_saved(location: &Location, request: &OpenRequest) -> Result<Found> {
     let saved = manifest::read(location, &request.storage_options).await?;
-    let is_remote = |key: &StoreKey| *key != StoreKey::Local;
-    let has_remote = is_remote(&location.store) || saved.stores.iter().any(|(key, _)| is_remote(key));
+    let all: Vec<&StoreKey> = saved.stores.iter().map(|(key, _)| key).chain([&location.store]).collect();
     let make =
-        |(key, _): &(StoreKey, _)| Store::try_new(key.clone(), options_for(key, has_remote, &request.storage_options));
+        |(key, _): &(StoreKey, _)| Store::try_new(key.clone(), &options_for(key, &all, &request.storage_options)?);
     let stores = saved.stores.iter().map(make).collect::<Result<_>>()?;
     Ok(Found::of_saved(stores, saved))
 }
@@ -174,10 +173,9 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
     let mut sources: Vec<Source> = Vec::new();
     let mut known = HashSet::new();
     let mut ends = Vec::new();
-    let is_local = |location: &Location| location.store == StoreKey::Local;
-    let has_remote = !locations.iter().all(is_local);
+    let all: Vec<&StoreKey> = locations.iter().map(|location| &location.store).collect();
     for location in locations {
-        let options = options_for(&location.store, has_remote, &request.storage_options);
+        let options = || options_for(&location.store, &all, &request.storage_options);
         let store = store_of(location, &mut stores, options)?;
         let connection = stores[store].connect()?;
         for Listed { object, relative } in list(&connection, location).await? {
@@ -223,13 +221,18 @@ pub(super) async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Want
     let files = splits.iter().flat_map(|(_, of)| of).flat_map(|(_, files)| files);
     let uris: Vec<String> = files.map(|file| file.uri.clone()).collect();
     let locations = Io::current()?.blocking(move || parse(&uris)).await??;
+    let all: Vec<&StoreKey> = locations.iter().map(|location| &location.store).collect();
     let mut of_files = locations.iter();
     for (name, of) in splits {
         let mut parts = Vec::new();
         for (part, files) in of {
             let (first, mut known) = (sources.len(), HashSet::new());
             for (file, location) in files.into_iter().zip(&mut of_files) {
-                let options = options_for(&location.store, true, &storage_options);
+                let options = || match location.store {
+                    // Copies of files that were found elsewhere, by those options.
+                    StoreKey::Local => Ok(BTreeMap::new()),
+                    _ => options_for(&location.store, &all, &storage_options),
+                };
                 let store = store_of(location, &mut stores, options)?;
                 let mut found = find_file(file, location.clone(), store, &stores[store]).await?;
                 found
@@ -258,20 +261,28 @@ async fn find_file(file: FileRequest, location: Location, store: usize, of: &Sto
     Ok(vec![Source { store, object, relative }])
 }
 
-/// Returns the options for one of several stores: local files ignore those meant for others.
-fn options_for<'a>(
+/// Returns the options for one of `all` stores of a dataset; those of a single one are checked where it is made.
+pub(super) fn options_for(
     key: &StoreKey,
-    has_remote: bool,
-    options: &'a BTreeMap<String, String>,
-) -> &'a BTreeMap<String, String> {
-    if has_remote && *key == StoreKey::Local { const { &BTreeMap::new() } } else { options }
+    all: &[&StoreKey],
+    options: &BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>> {
+    if all.iter().all(|other| *other == key) {
+        return Ok(options.clone());
+    }
+    let remote: BTreeSet<&StoreKey> = all.iter().copied().filter(|store| **store != StoreKey::Local).collect();
+    share(key, &Vec::from_iter(remote), options)
 }
 
 /// Returns the index of a location's store, which is created if necessary.
-fn store_of(location: &Location, stores: &mut Vec<Store>, options: &BTreeMap<String, String>) -> Result<usize> {
+fn store_of(
+    location: &Location,
+    stores: &mut Vec<Store>,
+    options: impl FnOnce() -> Result<BTreeMap<String, String>>,
+) -> Result<usize> {
     if let Some(index) = stores.iter().position(|store| *store.key() == location.store) {
         return Ok(index);
     }
-    stores.push(Store::try_new(location.store.clone(), options)?);
+    stores.push(Store::try_new(location.store.clone(), &options()?)?);
     Ok(stores.len() - 1)
 }

@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::hex::hex;
 use crate::io::Io;
 use crate::secrets;
-use crate::source::{self, Location, Object, Store, StoreKey, Written};
+use crate::source::{self, Location, Object, Store, StoreKey, Written, share_unseen};
 
 /// Suffix of a manifest's name.
 const EXTENSION: &str = ".forebay";
@@ -236,7 +236,8 @@ pub(super) fn is_manifest(location: &Location) -> bool {
 
 /// Reads the manifest at `location`: one request.
 pub(super) async fn read(location: &Location, options: &BTreeMap<String, String>) -> Result<Saved> {
-    let connection = store_of(location, options)?.connect()?;
+    // Which stores its objects are in is not known yet.
+    let connection = store_of(location, &share_unseen(&location.store, options))?.connect()?;
     let failed = |source| source::error(&location.text, source);
     let options = Written::options(location.written.as_ref());
     let answer = connection.client.get_opts(&location.path, options).await.map_err(failed)?;

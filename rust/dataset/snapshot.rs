@@ -8,7 +8,7 @@ use arrow_schema::{DataType, SchemaRef};
 
 #[cfg(test)]
 use super::find::Source;
-use super::find::{FilesRequest, Found, OpenRequest, Wanted, find, find_files};
+use super::find::{FilesRequest, Found, OpenRequest, Wanted, find, find_files, options_for};
 #[cfg(test)]
 use super::manifest::Saved;
 use super::manifest::{self, Audience};
@@ -180,8 +180,10 @@ impl Snapshot {
     /// [`Error::Setting`] for secrets that are not provided.
     pub async fn reopen(bytes: Vec<u8>, given: Option<&BTreeMap<String, String>>, progress: &Progress) -> Result<Self> {
         let saved = manifest::decode(&bytes.into()).map_err(|reason| Error::NotAState { reason })?;
+        let all: Vec<&StoreKey> = saved.stores.iter().map(|(key, _)| key).collect();
         let stores = saved.stores.iter().zip(&saved.withheld);
         let stores = stores.map(|((key, options), withheld)| {
+            let given = given.map(|given| options_for(key, &all, given)).transpose()?;
             Store::try_new(key.clone(), &with_secrets(key, options, withheld, given)?)
         });
         let (stores, fingerprint) = (stores.collect::<Result<_>>()?, saved.fingerprints.join(", "));
@@ -321,12 +323,12 @@ fn with_secrets(
     key: &StoreKey,
     options: &BTreeMap<String, String>,
     withheld: &[String],
-    given: Option<&BTreeMap<String, String>>,
+    given: Option<BTreeMap<String, String>>,
 ) -> Result<BTreeMap<String, String>> {
     let mut options = options.clone();
     match given {
         Some(_) if *key == StoreKey::Local => {}
-        Some(given) => options.extend(given.clone()),
+        Some(given) => options.extend(given),
         None => {
             let missing: Vec<String> =
                 withheld.iter().filter(|name| !secrets::is_in_environment(key, name)).cloned().collect();

@@ -5,7 +5,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
 use futures::future::BoxFuture;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
@@ -19,6 +18,7 @@ use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 use super::StoreKey;
 use super::authorized::Authorized;
 use super::files::Files;
+use super::options;
 use super::recover::{CONNECT_TIMEOUT, Client, Connector, Policy, Recovering, STALL_TIMEOUT, causes};
 use super::settings::{self, Settings};
 use super::traffic::Traffic;
@@ -28,61 +28,11 @@ use crate::error::{Error, Result};
 /// A body may take long while bytes keep arriving: only a stall ends it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Options that may have been meant by an unknown name.
-const COMMON_OPTIONS: [&str; 30] = [
-    "access_key_id",
-    "account_key",
-    "account_name",
-    "allow_http",
-    "allow_invalid_certificates",
-    "aws_access_key_id",
-    "aws_endpoint_url",
-    "aws_region",
-    "aws_request_payer",
-    "aws_secret_access_key",
-    "aws_session_token",
-    "azure_storage_account_key",
-    "azure_storage_account_name",
-    "azure_storage_sas_token",
-    "connect_timeout",
-    "endpoint",
-    "endpoint_url",
-    "google_service_account",
-    "google_service_account_key",
-    "proxy_url",
-    "read_timeout",
-    "region",
-    "request_payer",
-    "sas_token",
-    "secret_access_key",
-    "service_account_key",
-    "session_token",
-    "skip_signature",
-    "timeout",
-    "virtual_hosted_style_request",
-];
-
 /// What clients say of settings that are missing, and their options.
 const MISSING: [(&str, &str); 3] = [
     ("Account must be specified", "azure_storage_account_name"),
     ("Missing AccessKeyId", "aws_access_key_id"),
     ("Missing SecretAccessKey", "aws_secret_access_key"),
-];
-
-/// Options of `s3fs` (used by `datasets`), `boto3` and `pyarrow`, and their names here.
-const OF_OTHERS: [(&str, &str); 12] = [
-    ("access_key", "aws_access_key_id"),
-    ("anon", "aws_skip_signature"),
-    ("anon", "azure_skip_signature"),
-    ("anonymous", "aws_skip_signature"),
-    ("anonymous", "google_skip_signature"),
-    ("client_kwargs", "aws_endpoint_url"),
-    ("endpoint_override", "aws_endpoint_url"),
-    ("key", "aws_access_key_id"),
-    ("region_name", "aws_region"),
-    ("requester_pays", "aws_request_payer"),
-    ("secret", "aws_secret_access_key"),
-    ("secret_key", "aws_secret_access_key"),
 ];
 
 /// Checks the options for the store of `key`.
@@ -217,7 +167,8 @@ fn build<C: HttpConnector>(
 fn told<K: FromStr + AsRef<str> + PartialEq>(key: &StoreKey, settings: &Settings) -> Result<Vec<(K, String)>> {
     let mut said: Vec<(K, String, String)> = variables(key).collect();
     for (name, value) in &settings.rest {
-        said.push((parse_key(name)?, name.clone(), value.clone()));
+        let known = name.parse().map_err(|_| options::unknown(key, name))?;
+        said.push((known, name.clone(), value.clone()));
     }
     let mut told: Vec<(K, String)> = Vec::new();
     // Later settings take precedence.
@@ -258,23 +209,6 @@ fn timeouts(settings: &Settings) -> impl Iterator<Item = (ClientConfigKey, Strin
         (ClientConfigKey::ConnectTimeout, CONNECT_TIMEOUT.min(settings.limit.time)),
     ];
     ours.into_iter().map(|(key, time)| (key, values::milliseconds(time)))
-}
-
-fn parse_key<K: FromStr>(name: &str) -> Result<K> {
-    name.parse().map_err(|_| {
-        let is_like = |known: &str| normalized_levenshtein(known, name) > 0.6;
-        let of_client = COMMON_OPTIONS.into_iter().filter(|known| is_like(known) && known.parse::<K>().is_ok());
-        let ours =
-            [settings::RETRY_FOR, settings::HEDGE, settings::ROUND_TRIP_BYTES, settings::CA_CERTIFICATE].into_iter();
-        let near: Vec<&str> = of_client.chain(ours.filter(|known| is_like(known))).collect();
-        let of_others = OF_OTHERS.into_iter().find(|(theirs, ours)| *theirs == name && ours.parse::<K>().is_ok());
-        let hint = match (of_others, near.as_slice()) {
-            (Some((_, ours)), _) => format!("here it is `{ours}`"),
-            (None, []) => "names are those of the `object_store` crate".to_owned(),
-            (None, near) => format!("did you mean `{}`?", near.join("`, `")),
-        };
-        refused(&format!("`{name}` is not an option of this store; {hint}"))
-    })
 }
 
 fn refused(reason: &str) -> Error {

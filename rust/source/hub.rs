@@ -60,6 +60,11 @@ type Key = (String, BTreeMap<String, String>, Option<String>);
 static CURRENT: InUse<Key, Hub> = InUse::new();
 
 impl Hub {
+    /// Returns whether its stores have an option.
+    pub(super) fn has(name: &str) -> bool {
+        settings::OPTIONS.contains(&name)
+    }
+
     /// Checks the options of the store `root`.
     pub(super) fn check(root: &str, options: &BTreeMap<String, String>) -> Result<()> {
         Settings::try_new(root, options).map(drop)

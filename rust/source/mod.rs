@@ -1,6 +1,7 @@
 //! Lists objects and reads their bytes, wherever they are stored.
 //!
-//! [`uri`] parses locations, [`store`] and [`clients`] make clients, [`list`] finds objects, on disk by a [`walk`],
+//! [`uri`] parses locations, [`store`] and [`clients`] make clients, from [`options`] that are dealt out to the stores
+//! that have them, [`authorized`] ones for web servers; [`list`] finds objects, on disk by a [`walk`],
 //! [`split`] names their splits, [`coalesce`] plans requests and [`read`] makes them, into prepared [`room`], some of
 //! them [`ahead`] of need; what the page cache has is read at once by [`cached`]. [`hub`] is the store of the Hugging
 //! Face Hub, [`files`] that of local files, [`file_system`] supports user-supplied ones.
@@ -21,6 +22,7 @@ mod in_use;
 mod limiter;
 mod list;
 mod measure;
+mod options;
 mod preset;
 mod queue;
 mod read;
@@ -49,6 +51,7 @@ pub use self::file_system::{
 pub(crate) use self::files::status_changed;
 pub(crate) use self::hub::token_of_user;
 pub(crate) use self::list::{Listed, list, list_below};
+pub(crate) use self::options::{share, share_unseen};
 pub(crate) use self::preset::Preset;
 pub(crate) use self::read::{is_unsatisfiable, measure, read_ranges, read_suffix};
 pub(crate) use self::recover::Written;

@@ -806,11 +806,29 @@ def test_what_a_store_needs_and_does_not_get_is_named(source, given, missing, mo
         ("s3://bucket/x.parquet", "secret_key", "aws_secret_access_key"),
         ("gs://bucket/x.parquet", "anonymous", "google_skip_signature"),
         ("az://container/x.parquet", "anon", "azure_skip_signature"),
+        ("az://container/x.parquet", "connection_string", "azure_storage_account_name`, `azure_storage_account_key"),
+        ("az://container/x.parquet", "credential", "azure_storage_account_key`, `azure_storage_sas_token"),
+        ("az://container/x.parquet", "account_url", "azure_storage_endpoint"),
+        ("az://container/x.parquet", "endpoint_url", "azure_storage_endpoint"),
+        ("gs://bucket/x.parquet", "token", "google_service_account`, `google_bearer_token"),
+        ("gs://bucket/x.parquet", "gcs_base_url", "google_base_url"),
+        ("gs://bucket/x.parquet", "anon", "google_skip_signature"),
+        ("s3://bucket/x.parquet", "use_ssl", "aws_endpoint_url"),
+        ("s3://bucket/x.parquet", "url_style", "aws_virtual_hosted_style_request"),
+        ("https://host/x.parquet", "headers", "authorization"),
+        ("https://host/x.parquet", "password", "authorization"),
     ],
 )
 def test_options_of_other_libraries_are_answered_with_what_they_are_called_here(source, name, here):
-    with pytest.raises(fb.SettingError, match=f"`{name}` is not an option of this store; here it is `{here}`"):
+    with pytest.raises(fb.SettingError, match=f"`{name}` is not an option of `{source[:-10]}`; here it is `{here}`"):
         fb.load_dataset(source, split="train", storage_options={name: "x"})
+
+
+def test_who_names_a_profile_is_told_that_none_is_read():
+    with pytest.raises(fb.SettingError, match=r"profiles are not read: `eval .*export-credentials"):
+        fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options={"profile": "me"})
+
+
 @pytest.mark.parametrize("token", [None, "", "of the environment"])
 def test_an_option_that_is_nothing_is_not_given(store, token, monkeypatch):
     point(monkeypatch, store, token or "")
@@ -890,6 +908,9 @@ def test_who_asks_is_told_to_one_server_alone(proxy):
         assert ids(fb.load_dataset(f"{proxy.url}/x.parquet", split="train", storage_options=options))
         assert {asked.headers.get("authorization") for asked in proxy.log} == {BASIC}
         assert {asked.headers.get("authorization") for asked in elsewhere.log} == {None}
+        sources = [f"{server.url}/x.parquet" for server in (proxy, elsewhere)]
+        with pytest.raises(fb.SettingError, match="`authorization` is for one server"):
+            fb.load_dataset(sources, split="train", storage_options=options)
 
 
 @pytest.mark.parametrize("userinfo", ["me:s3cr3t", "me"])
@@ -897,3 +918,22 @@ def test_a_password_in_a_url_is_refused_with_where_it_belongs(userinfo):
     with pytest.raises(fb.SettingError, match="pass them as `authorization` in `storage_options`: `Basic `") as caught:
         fb.load_dataset(f"https://{userinfo}@host/x.parquet", split="train")
     assert "s3cr3t" not in str(caught.value)
+
+
+def test_each_store_of_a_dataset_gets_its_own_options(store, tmp_path):
+    store.token = "session"
+    options = {"aws_endpoint_url": store.url, "aws_access_key_id": "key", "aws_secret_access_key": "s3cr3t-key"}
+    options |= {"aws_session_token": "session", "authorization": BASIC, "retry_for": "5 s"}
+    with FaultProxy(Closed({"y.parquet": OTHER_BODY})) as web:
+        sources = ["s3://bucket/x.parquet", f"{web.url}/y.parquet"]
+        ds = fb.load_dataset(sources, split="train", storage_options=options)
+        assert ids(ds) == list(range(2 * NUM_ROWS))
+        with fb.unpickle_with(options):
+            assert ids(pickle.loads(pickle.dumps(ds))) == list(range(2 * NUM_ROWS))
+        ds.save_manifest(tmp_path / "m.forebay")
+        assert len(fb.load_dataset(str(tmp_path / "m.forebay"), split="train", storage_options=options)) == len(ds)
+        named = fb.load_dataset("parquet", data_files=sources, split="train", storage_options=options)
+        assert len(named) == len(ds)
+        said = r"`aws_sesion_token` is not an option of `s3://bucket`; did you mean .*`aws_session_token`"
+        with pytest.raises(fb.SettingError, match=said):
+            fb.load_dataset(sources, split="train", storage_options={**options, "aws_sesion_token": "x"})

@@ -120,7 +120,9 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
             Error::NoCredentials { url, hint, source: Box::new(source) }
         }
         // Listing reports every status as a generic error.
-        _ if says(&["404 Not Found", "NoSuchBucket"]) => Error::NotFound { url, source: Some(Box::new(source)) },
+        _ if says(&["404 Not Found", "410 Gone", "NoSuchBucket"]) => {
+            Error::NotFound { url, source: Some(Box::new(source)) }
+        }
         _ if is_refusal(&said) || says(&["Permission denied (os error"]) || says(&ARCHIVED) => {
             Error::PermissionDenied { url, source: Box::new(source) }
         }

@@ -228,7 +228,10 @@ impl Location {
             let reason = format!("HTTP has no folder listings and no patterns; list the files' URLs instead{hint}");
             return Err(refused(shown, &reason));
         }
-        let path = Path::from_url_path(key).map_err(|error| refused(shown, &error.to_string()))?;
+        let path = Path::from_url_path(key).map_err(|error| {
+            let hint = if key.contains('%') { "; write `%` in a name as `%25`" } else { "" };
+            refused(shown, &format!("{error}{hint}"))
+        })?;
         if path.as_ref().is_empty() {
             return Err(refused(shown, "it names no file"));
         }

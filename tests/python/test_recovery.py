@@ -870,6 +870,17 @@ def test_a_signature_of_azure_is_known_on_any_host():
         assert {asked.status for asked in web.log} == {206}
 
 
+def test_what_is_gone_is_not_there(proxy):
+    proxy.faults = [Fault(status=410, times=None)]
+    with pytest.raises(fb.NotFoundError, match=r"x\.parquet"):
+        fb.load_dataset(f"{proxy.url}/x.parquet", split="train")
+
+
+def test_a_percent_sign_that_stands_for_itself_says_how_to_write_it(proxy):
+    with pytest.raises(fb.SettingError, match=r"per%cent\.parquet.*write `%` in a name as `%25`"):
+        fb.load_dataset(f"{proxy.url}/per%cent.parquet", split="train")
+
+
 BASIC = "Basic bWU6czNjcjN0LW9mLWEtc2VydmVy"
 
 

@@ -5,6 +5,7 @@
 //! cheapest field tells. A struct that something reads as a whole is left to be read as a whole.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use arrow_schema::{DataType, Schema, SchemaRef};
 use datafusion::common::Column;
@@ -76,7 +77,7 @@ impl NestedProjection {
             let args: Vec<Expr> = std::iter::once(column.clone()).chain(keys).collect();
             let taken = match args.len() {
                 1 => column,
-                _ => Expr::ScalarFunction(ScalarFunction { func: call.function.func.clone(), args }),
+                _ => Expr::ScalarFunction(ScalarFunction { func: Arc::clone(&call.function.func), args }),
             };
             Ok(Transformed::new(taken, true, TreeNodeRecursion::Jump))
         });
@@ -156,8 +157,6 @@ fn text_of(key: &Expr) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use arrow_schema::Field;
     use datafusion::functions::core::expr_fn::get_field;
     use datafusion::logical_expr::{col, lit};
@@ -209,9 +208,9 @@ mod tests {
     #[test]
     fn a_struct_that_is_read_as_a_whole_stays() {
         let field = taken(&["meta", "id"]);
-        assert_eq!(replaced(&[field.clone()], &[1]), [field.to_string()]);
+        assert_eq!(replaced(std::slice::from_ref(&field), &[1]), [field.to_string()]);
         let both = field.clone().is_null().or(col("meta").eq(lit(3)));
-        assert_eq!(replaced(&[both.clone()], &[]), [both.to_string()]);
+        assert_eq!(replaced(std::slice::from_ref(&both), &[]), [both.to_string()]);
     }
 
     #[test]

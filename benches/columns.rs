@@ -7,7 +7,6 @@
 
 #![expect(clippy::print_stdout, reason = "a program that reports")]
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -107,7 +106,7 @@ fn measure(kind: &Kind) -> Result<(), AnyError> {
     std::fs::write(&path, write(kind)?)?;
     let object = Bytes::from(std::fs::read(&path)?);
     let sources = vec![path.to_str().ok_or("a path of UTF-8")?.to_owned()];
-    let request = OpenRequest { sources, split: None, storage_options: BTreeMap::new() };
+    let request = OpenRequest { sources, ..OpenRequest::default() };
     let snapshot = Arc::new(Io::current()?.block_on(Snapshot::open(request, &Progress::default()))?);
     let trials: Vec<Trial> = (0..).map_while(|place| Trial::new(&snapshot, place, &object, RowSet::All)).collect();
     let decoded: Vec<RecordBatch> =

@@ -43,6 +43,7 @@ fn open(sources: &[&str], split: Option<&str>, options: &[(&str, &str)]) -> Resu
             .iter()
             .map(|(name, value)| ((*name).into(), (*value).into()))
             .collect::<BTreeMap<_, _>>(),
+        ..OpenRequest::default()
     };
     Io::current()?.block_on(Dataset::open(request, &Progress::default()))
 }

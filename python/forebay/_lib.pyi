@@ -39,12 +39,14 @@ class Dataset:
         sources: Sequence[str],
         split: str,
         storage_options: Mapping[str, str],
+        hub_options: Mapping[str, str],
         on_progress: Callable[[int, int], None],
     ) -> Dataset: ...
     @staticmethod
     def open_splits(
         sources: Sequence[str],
         storage_options: Mapping[str, str],
+        hub_options: Mapping[str, str],
         on_progress: Callable[[int, int], None],
     ) -> list[tuple[str, Dataset]]: ...
     @staticmethod
@@ -52,6 +54,7 @@ class Dataset:
         splits: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[str, int | None, str | None]]]]]],
         commit: str | None,
         storage_options: Mapping[str, str],
+        hub_options: Mapping[str, str],
         on_progress: Callable[[int, int], None],
     ) -> list[tuple[str, Dataset]]: ...
     @property

@@ -26,7 +26,7 @@ from forebay.hub.card import read as read_card
 from forebay.hub.client import Client, Route
 from forebay.hub.kept import Kept
 from forebay.hub.resolve import Chosen, Wanted, choose, resolve, resolve_named
-from forebay.options import check_options, check_text
+from forebay.options import AS_JSON, check_options, check_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from forebay.hub.repository import File
 
 Tick = Callable[[int, int], None]
+
+_HUB_OPTIONS = ("hf_endpoint", "hf_token", "hf_patience")
+"""Options that no other store has."""
 
 EXPECTED = "source: expected a path, a URI, a list of them or a store"
 
@@ -49,6 +52,13 @@ class Request:
     token: str | bool | None
     options: dict[str, str]
     tick: Tick
+    hub_options: dict[str, str] = field(default_factory=dict)
+    """Options that only the Hub's store gets."""
+
+    def keep_for_hub(self, **options: str) -> None:
+        """Leaves the Hub's options, and these, to its store: the token is for no other, and no other has them."""
+        given = [name for name in self.options if name.removesuffix(AS_JSON) in _HUB_OPTIONS]
+        self.hub_options |= {name: self.options.pop(name) for name in given} | options
 
 
 @dataclass
@@ -126,7 +136,6 @@ def open_sources(request: Request) -> Opened:
                 raise
             raise type(error)(f"{error}{instead}") from error.__cause__
     where = ", ".join(map(_shown, request.sources))
-    options = request.options
     if parts is None:
         found.check(found.splits)
         wanted = [(name, [(name, _once(files, name, where))]) for name, files in found.splits.items()]
@@ -135,17 +144,18 @@ def open_sources(request: Request) -> Opened:
         found.check(names)
         wanted = [("+".join(names), [(name, _once(found.splits[name], name, where)) for name in names])]
         parts = _of_all(parts, names)
-    opened = dict(_lib.Dataset.open_files(wanted, found.commit, options, request.tick))
+    opened = dict(_lib.Dataset.open_files(wanted, found.commit, request.options, request.hub_options, request.tick))
     return Opened(_cut(opened, parts, request.split), found.info, found.kept)
 
 
 def _open_listed(request: Request, parts: list[splits.Part] | None, info: Mapping[str, Any]) -> Opened:
     """Opens sources whose splits the core finds by file names."""
     if parts is None:
-        return Opened(dict(_lib.Dataset.open_splits(request.sources, request.options, request.tick)), info)
+        opened = _lib.Dataset.open_splits(request.sources, request.options, request.hub_options, request.tick)
+        return Opened(dict(opened), info)
     text = splits.text_of(request.split)
     names = "+".join(splits.names(parts, None, ""))
-    native = _lib.Dataset.open(request.sources, names, request.options, request.tick)
+    native = _lib.Dataset.open(request.sources, names, request.options, request.hub_options, request.tick)
     return Opened(_cut({text: native}, _of_all(parts, [name for name, _ in native.parts]), text), info)
 
 
@@ -232,15 +242,16 @@ def _uri(source: str) -> places.Place | None:
 def _of_url(source: str, request: Request) -> places.Place | None:
     if not source.startswith(("http://", "https://")):
         return None
-    return places.of_url(source, settings.endpoint_of(request.options.get("hf_endpoint")))
+    given = request.options | request.hub_options
+    return places.of_url(source, settings.endpoint_of(given.get("hf_endpoint")))
 
 
 def _client(request: Request) -> Client:
     """Returns the Hub's client, and passes its endpoint and token on to the store of the files."""
-    options = request.options
+    options = request.options | request.hub_options
     token = options.get("hf_token") if request.token is None else request.token
     found = settings.current(token, options.get("hf_endpoint"))
-    options |= {"hf_endpoint": found.endpoint, "hf_token": found.token or ""}
+    request.keep_for_hub(hf_endpoint=found.endpoint, hf_token=found.token or "")
     patience = _seconds(options, "hf_patience" if "hf_patience" in options else "retry_for")
     timeout = _seconds(options, "read_timeout") or Route.timeout
     return Client(found, patience, Route(timeout, options.get("proxy_url"), options.get("ca_certificate")))
@@ -256,9 +267,11 @@ def _find_elsewhere(request: Request) -> _Found:
     wanted = request.wanted
     source = request.sources[0]
     token = "" if request.token is False else request.token
-    if isinstance(token, str) and source.endswith(".forebay"):
+    if source.endswith(".forebay"):
         # The objects of a manifest may be on the Hub.
-        request.options.setdefault("hf_token", token)
+        request.keep_for_hub()
+        if isinstance(token, str):
+            request.hub_options.setdefault("hf_token", token)
     if len(request.sources) > 1:
         if not wanted.is_default:
             raise SettingError(

@@ -87,9 +87,10 @@ impl PyDataset {
         sources: Vec<String>,
         split: String,
         storage_options: BTreeMap<String, String>,
+        hub_options: BTreeMap<String, String>,
         on_progress: Py<PyAny>,
     ) -> PyResult<Self> {
-        let request = OpenRequest { sources, split: Some(split), storage_options };
+        let request = OpenRequest { sources, split: Some(split), storage_options, hub_options };
         let opening = |progress: Arc<Progress>| async move { Dataset::open(request, &progress).await };
         Ok(Self::plain(opened(py, &on_progress, opening)?))
     }
@@ -100,9 +101,10 @@ impl PyDataset {
         py: Python<'_>,
         sources: Vec<String>,
         storage_options: BTreeMap<String, String>,
+        hub_options: BTreeMap<String, String>,
         on_progress: Py<PyAny>,
     ) -> PyResult<Vec<(String, Self)>> {
-        let request = OpenRequest { sources, split: None, storage_options };
+        let request = OpenRequest { sources, split: None, storage_options, hub_options };
         let opening = |progress: Arc<Progress>| async move { Snapshot::open_splits(request, &progress).await };
         let splits = opened(py, &on_progress, opening)?;
         Ok(splits.into_iter().map(|(name, of)| (name, Self::plain(Dataset::new(Arc::new(of))))).collect())
@@ -116,12 +118,13 @@ impl PyDataset {
         splits: Vec<(String, Vec<SplitArguments>)>,
         commit: Option<String>,
         storage_options: BTreeMap<String, String>,
+        hub_options: BTreeMap<String, String>,
         on_progress: Py<PyAny>,
     ) -> PyResult<Vec<(String, Self)>> {
         let file = |(uri, size_bytes, e_tag): FileArguments| FileRequest { uri, size_bytes, e_tag };
         let part = |(name, files): SplitArguments| (name, files.into_iter().map(file).collect());
         let splits = splits.into_iter().map(|(name, parts)| (name, parts.into_iter().map(part).collect())).collect();
-        let request = FilesRequest { splits, commit, storage_options };
+        let request = FilesRequest { splits, commit, storage_options, hub_options };
         let opening = |progress: Arc<Progress>| async move { Snapshot::open_files(request, &progress).await };
         let splits = opened(py, &on_progress, opening)?;
         Ok(splits.into_iter().map(|(name, of)| (name, Self::plain(Dataset::new(Arc::new(of))))).collect())

@@ -22,6 +22,8 @@ pub struct OpenRequest {
     pub split: Option<String>,
     /// Options of the stores, which override the environment's.
     pub storage_options: BTreeMap<String, String>,
+    /// Options that only the Hub's store gets: its token is for no other.
+    pub hub_options: BTreeMap<String, String>,
 }
 
 /// Objects that were found elsewhere, and are not looked up again.
@@ -33,6 +35,8 @@ pub struct FilesRequest {
     pub commit: Option<String>,
     /// Options of the stores, which override the environment's.
     pub storage_options: BTreeMap<String, String>,
+    /// Options that only the Hub's store gets: its token is for no other.
+    pub hub_options: BTreeMap<String, String>,
 }
 
 /// A split with its objects.
@@ -160,10 +164,10 @@ fn parse(uris: &[String]) -> Result<Vec<Location>> {
 
 /// Finds what a manifest lists.
 async fn find_saved(location: &Location, request: &OpenRequest) -> Result<Found> {
-    let saved = manifest::read(location, &request.storage_options).await?;
+    let options = Options { all: &request.storage_options, hub: &request.hub_options };
+    let saved = manifest::read(location, &options.of(&location.store, &[&location.store])?).await?;
     let all: Vec<&StoreKey> = saved.stores.iter().map(|(key, _)| key).chain([&location.store]).collect();
-    let make =
-        |(key, _): &(StoreKey, _)| Store::try_new(key.clone(), &options_for(key, &all, &request.storage_options)?);
+    let make = |(key, _): &(StoreKey, _)| Store::try_new(key.clone(), &options.of(key, &all)?);
     let stores = saved.stores.iter().map(make).collect::<Result<_>>()?;
     Ok(Found::of_saved(stores, saved))
 }
@@ -174,9 +178,9 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
     let mut known = HashSet::new();
     let mut ends = Vec::new();
     let all: Vec<&StoreKey> = locations.iter().map(|location| &location.store).collect();
+    let options = Options { all: &request.storage_options, hub: &request.hub_options };
     for location in locations {
-        let options = || options_for(&location.store, &all, &request.storage_options);
-        let store = store_of(location, &mut stores, options)?;
+        let store = store_of(location, &mut stores, || options.of(&location.store, &all))?;
         let connection = stores[store].connect()?;
         for Listed { object, relative } in list(&connection, location).await? {
             if !known.insert((store, object.path.clone(), object.written.clone())) {
@@ -216,7 +220,8 @@ fn check_splits(locations: &[Location], ends: &[usize], splits: &[(String, Vec<u
 /// Returns objects that were found elsewhere, and the snapshots to open: each object once per part of a split, even if
 /// several patterns match it. Sizes of local files are looked up.
 pub(super) async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Wanted>)> {
-    let FilesRequest { splits, commit, storage_options } = request;
+    let FilesRequest { splits, commit, storage_options, hub_options } = request;
+    let options = Options { all: &storage_options, hub: &hub_options };
     let (mut stores, mut sources, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
     let files = splits.iter().flat_map(|(_, of)| of).flat_map(|(_, files)| files);
     let uris: Vec<String> = files.map(|file| file.uri.clone()).collect();
@@ -231,7 +236,7 @@ pub(super) async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Want
                 let options = || match location.store {
                     // Copies of files that were found elsewhere, by those options.
                     StoreKey::Local => Ok(BTreeMap::new()),
-                    _ => options_for(&location.store, &all, &storage_options),
+                    _ => options.of(&location.store, &all),
                 };
                 let store = store_of(location, &mut stores, options)?;
                 let mut found = find_file(file, location.clone(), store, &stores[store]).await?;
@@ -259,6 +264,23 @@ async fn find_file(file: FileRequest, location: Location, store: usize, of: &Sto
     let Location { path, written, .. } = location;
     let object = Object { path, url, written, size_bytes: file.size_bytes, e_tag: file.e_tag };
     Ok(vec![Source { store, object, relative }])
+}
+
+/// The options of a request.
+struct Options<'a> {
+    all: &'a BTreeMap<String, String>,
+    hub: &'a BTreeMap<String, String>,
+}
+
+impl Options<'_> {
+    /// Returns the options for one of the `stores` of a dataset.
+    fn of(&self, key: &StoreKey, stores: &[&StoreKey]) -> Result<BTreeMap<String, String>> {
+        let mut options = options_for(key, stores, self.all)?;
+        if let StoreKey::Hub(_) = key {
+            options.extend(self.hub.clone());
+        }
+        Ok(options)
+    }
 }
 
 /// Returns the options for one of `all` stores of a dataset; those of a single one are checked where it is made.

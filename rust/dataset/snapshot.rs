@@ -20,7 +20,7 @@ use crate::metrics::{Counted, Progress};
 use crate::secrets;
 #[cfg(test)]
 use crate::source::Object;
-use crate::source::{Preset, Store, StoreKey};
+use crate::source::{AS_JSON, Preset, Store, StoreKey};
 
 /// A row group of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,7 +183,8 @@ impl Snapshot {
         let all: Vec<&StoreKey> = saved.stores.iter().map(|(key, _)| key).collect();
         let stores = saved.stores.iter().zip(&saved.withheld);
         let stores = stores.map(|((key, options), withheld)| {
-            let given = given.map(|given| options_for(key, &all, given)).transpose()?;
+            let given = given.map(|given| for_store(given, withheld, &saved.withheld));
+            let given = given.map(|given| options_for(key, &all, &given)).transpose()?;
             Store::try_new(key.clone(), &with_secrets(key, options, withheld, given)?)
         });
         let (stores, fingerprint) = (stores.collect::<Result<_>>()?, saved.fingerprints.join(", "));
@@ -316,6 +317,19 @@ impl Snapshot {
     pub(crate) fn row_bytes(&self) -> u64 {
         self.row_bytes
     }
+}
+
+/// Returns the given options for one of several stores: not those that were left out of others only, which may be
+/// secrets.
+fn for_store(
+    given: &BTreeMap<String, String>,
+    withheld: &[String],
+    of_all: &[Vec<String>],
+) -> BTreeMap<String, String> {
+    let plain = |name: &str| name.strip_suffix(AS_JSON).unwrap_or(name).to_owned();
+    let is_among = |names: &[String], name: &str| names.iter().any(|withheld| plain(withheld) == plain(name));
+    let is_meant = |name: &str| is_among(withheld, name) || !of_all.iter().any(|withheld| is_among(withheld, name));
+    given.iter().filter(|(name, _)| is_meant(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// Returns options with the left-out ones filled in.

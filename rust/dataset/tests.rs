@@ -3,7 +3,6 @@
 mod catalogue;
 mod partitions;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -52,7 +51,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 fn open_local(path: &Path) -> Result<Snapshot> {
     let sources = vec![path.to_str().unwrap().to_owned()];
-    let request = OpenRequest { sources, split: None, storage_options: BTreeMap::new() };
+    let request = OpenRequest { sources, ..OpenRequest::default() };
     block_on(Snapshot::open(request, &Progress::default()))
 }
 

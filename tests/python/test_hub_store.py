@@ -11,14 +11,19 @@ import ssl
 import sys
 import time
 import urllib.request
+import uuid
 import warnings
 
+import fsspec
 import pyarrow as pa
 import pytest
+from fault_proxy import FaultProxy
+from fsspec.implementations.memory import MemoryFileSystem
 from hub import STRANGER, TOKEN, Hub
 from hub_data import ids_file
 from programs import run_python
 from servers import Tunnel
+from upstreams import Objects
 
 import forebay as fb
 from forebay.hub import repository
@@ -120,6 +125,74 @@ def test_urls_of_the_hub_are_read_as_what_they_name_and_by_whom(hub, monkeypatch
     assert state["commit"] == first
     with pytest.raises(fb.DatasetNotFoundError, match="org/private"):
         fb.load_dataset(f"{url}/main/x.parquet", token=False)
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_token_goes_to_no_other_store_of_a_list(monkeypatch, is_copied):
+    if is_copied:
+        # Then no store of the list is the Hub's.
+        pytest.importorskip("huggingface_hub").snapshot_download(
+            "org/data", repo_type="dataset", cache_dir=current(None).cache
+        )
+    folder = uuid.uuid4().hex
+    with fsspec.open(f"memory://{folder}/a.parquet", "wb") as file:
+        file.write(ids_file(NUM_ROWS, NUM_ROWS + 10))
+    given = []
+    make = MemoryFileSystem.__init__
+
+    def made(self, *arguments, **options):
+        given.append(options)
+        make(self, *arguments, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "__init__", made)
+    files = ["hf://datasets/org/data/train/*", f"memory://{folder}/a.parquet"]
+    # The Hub would refuse `mark`, which makes the file system a new one.
+    options = {"hf_patience": 30} | ({"mark": folder} if is_copied else {})
+    loaded = [
+        fb.load_dataset("parquet", data_files=files, split="train", token=TOKEN, storage_options=options),
+        fb.load_dataset(files, split="train", storage_options=options | {"hf_token": TOKEN}),
+    ]
+    for dataset in loaded:
+        assert ids(dataset) == list(range(NUM_ROWS + 10))
+    if is_copied:
+        assert given
+    else:
+        payload = pickle.dumps(loaded[0])
+        with fb.unpickle_with({"hf_token": TOKEN}):
+            assert ids(pickle.loads(payload)) == list(range(NUM_ROWS + 10))
+    assert "hf_" not in str(given)
+    assert TOKEN not in str(given)
+
+
+def test_a_list_of_the_hub_and_of_a_web_server_is_read(hub):
+    with FaultProxy(Objects()) as proxy:
+        proxy.upstream.objects["a.parquet"] = ids_file(NUM_ROWS, NUM_ROWS + 10)
+        files = ["hf://datasets/org/data/train/*", f"{proxy.url}/a.parquet"]
+        for options in (None, {"hf_patience": "30 seconds"}):
+            dataset = fb.load_dataset("parquet", data_files=files, split="train", token=TOKEN, storage_options=options)
+            assert ids(dataset) == list(range(NUM_ROWS + 10))
+        for wrong in ({"hf_patiense": "30 s"}, {"aws_region": "x"}):
+            with pytest.raises(fb.SettingError, match=f"{next(iter(wrong))}` is not an option"):
+                fb.load_dataset("parquet", data_files=files, storage_options=wrong)
+        with pytest.raises(fb.SettingError, match="`hf_token` is not an option"):
+            fb.load_dataset(files[1], storage_options={"hf_token": TOKEN})
+    assert any(request.has_token for request in hub.log)
+    assert not any("authorization" in asked.headers for asked in proxy.log)
+
+
+def test_a_token_goes_to_the_objects_of_a_manifest_and_not_to_its_own_store(hub):
+    hub.repos["org/data"].private = True
+    folder = f"memory://{uuid.uuid4().hex}"
+    open_train(token=TOKEN).save_manifest(f"{folder}/hub.forebay", storage_options={})
+    for arguments in ({"token": TOKEN}, {"storage_options": {"hf_token": TOKEN}}):
+        assert ids(fb.load_dataset(f"{folder}/hub.forebay", split="train", **arguments)) == list(range(NUM_ROWS))
+    with fsspec.open(f"{folder}/a.parquet", "wb") as file:
+        file.write(ids_file(0, 10))
+    fb.load_dataset(f"{folder}/a.parquet", split="train").save_manifest(f"{folder}/own.forebay")
+    with FaultProxy(Objects()) as proxy, fsspec.open(f"{folder}/own.forebay", "rb") as file:
+        proxy.upstream.objects["own.forebay"] = file.read()
+        assert len(fb.load_dataset(f"{proxy.url}/own.forebay", split="train", token=TOKEN)) == 10
 
 
 @pytest.mark.usefixtures("hub")

@@ -17,20 +17,28 @@ use url::form_urlencoded;
 use crate::source::{AS_JSON, StoreKey, token_of_user};
 
 /// Parts of names of options and URL parameters whose values are secret.
-const WORDS: [&str; 12] = [
-    "authorization",
+const WORDS: [&str; 17] = [
+    "authoriz",
     "bearer",
+    "conn_str",
+    "connection_string",
+    "connectionstring",
     "cookie",
-    "credential",
+    "cred",
     "header",
     "key",
+    "login",
     "pass",
     "private",
+    "pwd",
     "sas",
     "secret",
     "signature",
     "token",
 ];
+
+/// Names of the same, which as a part of another word mean something else.
+const NAMES: [&str; 5] = ["dsn", "jwt", "pw", "sig", "tok"];
 
 /// Prefixes of environment variables that stores read.
 const PREFIXES: [&str; 5] = ["AWS_", "AZURE_", "GOOGLE_", "HF_", "HUGGING_FACE_"];
@@ -73,23 +81,40 @@ fn learn(secret: String) {
 /// Returns whether the value of an option must stay within this process.
 pub(crate) fn is_secret(name: &str, value: &str) -> bool {
     let is_named = is_secret_name(name) || name.ends_with(AS_JSON) && is_secret_name(value);
-    !value.trim().is_empty() && (is_named || without_credentials(value, |_| ()) != value)
+    let has_secrets = || {
+        let json = serde_json::from_str(value).ok().filter(|_| name.ends_with(AS_JSON));
+        json.map_or_else(|| has_secret(value), |json| has_secrets(&json))
+    };
+    !value.trim().is_empty() && (is_named || has_secrets())
+}
+
+/// Returns whether `json` has a secret name or text.
+fn has_secrets(json: &Value) -> bool {
+    match json {
+        Value::String(text) => has_secret(text),
+        Value::Array(values) => values.iter().any(has_secrets),
+        Value::Object(fields) => fields.iter().any(|(name, value)| is_secret_name(name) || has_secrets(value)),
+        _ => false,
+    }
+}
+
+/// Returns whether a text has a URL with credentials or a secret pair.
+fn has_secret(text: &str) -> bool {
+    without_credentials(text, |_| ()) != text || of_pairs(text).next().is_some()
 }
 
 fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
+    let is_auth = || name.contains("auth") && !name.contains("author");
+    let has_name = || name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| NAMES.contains(&part));
     // Whether requests are signed is not a secret.
-    !name.ends_with("skip_signature") && WORDS.iter().any(|word| name.contains(word))
+    !name.ends_with("skip_signature") && (WORDS.iter().any(|word| name.contains(word)) || is_auth() || has_name())
 }
 
 /// Returns whether a URL's query has a signature or grants access.
 pub(crate) fn has_signature(query: &str) -> bool {
     let names = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, _)| name);
-    names.into_iter().any(is_signature)
-}
-
-fn is_signature(name: &str) -> bool {
-    name.eq_ignore_ascii_case("sig") || is_secret_name(name)
+    names.into_iter().any(is_secret_name)
 }
 
 /// Makes [`redacted`] hide the secrets among `options`.
@@ -108,19 +133,27 @@ pub(crate) fn remember(options: &BTreeMap<String, String>) {
 fn add_secrets_of_text(text: &str, is_secret: bool, secrets: &mut Vec<String>) {
     if is_secret {
         secrets.push(text.to_owned());
+        // Of `user:password`.
+        secrets.extend(text.split_once(':').map(|(_, password)| password.to_owned()));
     }
     without_credentials(text, |user| {
         secrets.push(user.to_owned());
         secrets.extend(user.split_once(':').map(|(_, password)| password.to_owned()));
     });
     secrets.extend(of_query(text));
+    secrets.extend(of_pairs(text).map(str::to_owned));
 }
 
 /// Adds the secret texts in `json`, including all under a secret name.
 fn add_secrets(json: &Value, is_secret: bool, secrets: &mut Vec<String>) {
     match json {
         Value::String(text) => add_secrets_of_text(text, is_secret, secrets),
-        Value::Array(values) => values.iter().for_each(|value| add_secrets(value, is_secret, secrets)),
+        Value::Number(number) if is_secret => secrets.push(number.to_string()),
+        Value::Array(values) => {
+            // As in `[name, value]`.
+            let is_named = values.first().and_then(Value::as_str).is_some_and(is_secret_name);
+            values.iter().for_each(|value| add_secrets(value, is_secret || is_named, secrets));
+        }
         Value::Object(fields) => {
             fields.iter().for_each(|(name, value)| add_secrets(value, is_secret || is_secret_name(name), secrets));
         }
@@ -135,7 +168,7 @@ fn of_query(query: &str) -> Vec<String> {
     }
     let query = query.rsplit('?').next().unwrap_or(query);
     let mut secrets = vec![query.to_owned()];
-    let signs = |(name, _): &(&str, &str)| is_signature(name) && !name.eq_ignore_ascii_case(CONTINUATION);
+    let signs = |(name, _): &(&str, &str)| is_secret_name(name) && !name.eq_ignore_ascii_case(CONTINUATION);
     for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')).filter(signs) {
         // In base64, a plus is literal.
         let pair = format!("{name}={}", value.replace('+', "%2B"));
@@ -143,6 +176,14 @@ fn of_query(query: &str) -> Vec<String> {
         secrets.extend(decoded.chain([value.to_owned()]));
     }
     secrets
+}
+
+/// Returns the secrets in a text such as `AccountName=me;AccountKey=secret`.
+fn of_pairs(text: &str) -> impl Iterator<Item = &str> {
+    let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || " _-".contains(c));
+    let pairs = text.split(';').filter_map(|pair| pair.split_once('='));
+    let secret = pairs.filter(move |(name, _)| is_name(name) && is_secret_name(name.trim()));
+    secret.map(|(_, value)| value.trim()).filter(|value| !value.is_empty())
 }
 
 /// The secrets in a request: credentials may come from a service, and the URL from a redirect.
@@ -268,11 +309,81 @@ mod tests {
             "account_name",
             "allow_http",
             "hf_patience",
+            "azure_authority_host",
+            "author",
+            "design",
         ] {
             assert!(!is_secret(name, "x"), "{name}");
         }
         assert!(is_secret("proxy_url", "http://user:secret@proxy:80"));
         assert!(!is_secret("proxy_url", "http://proxy:80"));
+    }
+
+    #[test]
+    fn secrets_are_told_in_every_spelling_of_options_and_then_hidden() {
+        let is_secret_and_hidden = |name: &str, value: &str, secret: &str| {
+            remember(&[(name.to_owned(), value.to_owned())].into());
+            is_secret(name, value) && redacted(&format!("with {secret}!")) == "with …!"
+        };
+        for (number, name) in [
+            "auth",
+            "basic_auth",
+            "account_key",
+            "conn_str",
+            "connection_string",
+            "client-secret",
+            "creds",
+            "dsn",
+            "jwt",
+            "login",
+            "oauth",
+            "passphrase",
+            "passwd",
+            "pkey",
+            "pw",
+            "pwd",
+            "sas_token",
+            "tok",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let secret = format!("spelt-in-text-{number}");
+            assert!(is_secret_and_hidden(name, &secret, &secret), "{name}");
+            let secret = format!("spelt-in-json-{number}");
+            for value in [
+                format!(r#"{{"{name}": "{secret}"}}"#),
+                format!(r#"{{"a": [{{"b": {{"{name}": ["me", "{secret}"]}}}}]}}"#),
+                format!(r#"[["{name}", "{secret}"]]"#),
+            ] {
+                assert!(is_secret_and_hidden("client_kwargs as JSON", &value, &secret), "{value}");
+            }
+        }
+        for (number, (name, value)) in [
+            ("auth", "me:SECRET"),
+            ("auth as JSON", r#"["me", "SECRET"]"#),
+            ("token as JSON", r#"{"type": "service", "private_key": "SECRET"}"#),
+            ("account", "AccountName=me;AccountKey=SECRET"),
+            ("account", "AccountName=me; accountkey = SECRET ;EndpointSuffix=core.windows.net"),
+            ("account", "SharedAccessSignature=sv=2020&sig=SECRET"),
+            ("account as JSON", r#"{"name": ["UID=me;PWD=SECRET"]}"#),
+            ("link as JSON", r#"{"url": "ftp://me:SECRET@host/"}"#),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let secret = format!("another-secret-{number}");
+            assert!(is_secret_and_hidden(name, &value.replace("SECRET", &secret), &secret), "{name}: {value}");
+        }
+        assert!(is_secret_and_hidden("password as JSON", "1234567890123", "1234567890123"));
+        for (name, value) in [
+            ("path", "year=2020;month=1"),
+            ("path", "a/key=5/b"),
+            ("author as JSON", r#"{"author": "me", "ports": [22]}"#),
+            ("account", "AccountName=me;AccountKey="),
+        ] {
+            assert!(!is_secret(name, value), "{name}: {value}");
+        }
     }
 
     #[test]

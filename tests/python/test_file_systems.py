@@ -434,6 +434,31 @@ def test_another_process_makes_its_own(tmp_path):
     assert ended.stdout.decode().split() == [str(sum(range(100)))], ended.stderr.decode()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"auth": ["me", SECRET]},
+        {"auth": f"me:{SECRET}"},
+        {"login": SECRET},
+        {"pwd": SECRET},
+        {"dsn": f"smb://host/share?user=me&pw={SECRET}"},
+        {"connection_string": f"DefaultEndpointsProtocol=https;AccountName=me;AccountKey={SECRET}"},
+        {"conn_str": f"AccountName=me;AccountKey={SECRET}"},
+        {"account": f"AccountName=me;AccountKey={SECRET}"},
+        {"token": {"type": "user", "private_key": SECRET}},
+        {"client_kwargs": {"session": [{"basic_auth": ["me", SECRET]}]}},
+        {"params": [["sig", SECRET]]},
+    ],
+)
+def test_a_password_is_told_in_every_spelling(told, options):
+    ds = load(told, **options)
+    assert Told.given == options
+    payload = pickle.dumps(ds)
+    assert SECRET not in redacted(f"the server knows no {SECRET}")
+    with pytest.raises(fb.SettingError, match=f"{next(iter(options))}.*unpickle_with"):
+        pickle.loads(payload)
+
+
 def test_a_pickle_has_no_secrets(told):
     ds = load(told, password=SECRET, client={"token": f"{SECRET}-2"})
     payload = pickle.dumps(ds)

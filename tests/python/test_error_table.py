@@ -421,7 +421,9 @@ HUB = {
         ("org/name", "is gated", "log in, or pass `token`"),
     ),
     "a Hub that is not there": Case(
-        lambda _: fb.load_dataset("org/name", token=False, storage_options={"hf_endpoint": "http://127.0.0.1:9"}),
+        lambda _: fb.load_dataset(
+            "org/name", token=False, storage_options={"hf_endpoint": "http://127.0.0.1:9", "hf_patience": "100ms"}
+        ),
         fb.HubUnreachableError,
         ConnectionError,
         ("org/name", "cannot reach the Hub at `http://127.0.0.1:9`"),

@@ -101,7 +101,7 @@ def test_a_proxy_that_is_not_there_is_named(hub: Hub) -> None:
     with pytest.raises(
         fb.HubUnreachableError, match=f"cannot reach the Hub at `{hub.url}` by `proxy_url`, `"
     ) as caught:
-        fb.load_dataset("org/x", split="train", storage_options={"proxy_url": proxy})
+        fb.load_dataset("org/x", split="train", storage_options={"proxy_url": proxy, "hf_patience": "100ms"})
     assert "127.0.0.1:9`: " in str(caught.value)
     assert "p4ssw0rd" not in str(caught.value)
 

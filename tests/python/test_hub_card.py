@@ -619,7 +619,7 @@ def test_the_environment_is_read_when_a_dataset_is_opened(hub, tmp_path, monkeyp
     assert is_seen()
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(fb.HubUnreachableError, match=r"cannot reach the Hub at `http://127.0.0.1:9`") as caught:
-        fb.load_dataset("org/private")
+        fb.load_dataset("org/private", storage_options={"hf_patience": "100ms"})
     assert isinstance(caught.value, ConnectionError)
 
 
@@ -689,17 +689,18 @@ def test_a_downloaded_copy_stands_in_for_a_hub_that_cannot_be_reached(hub, tmp_p
     )
     state = fb.load_dataset("org/fallen", "en", "train").shuffle(1).batches(2).state_dict()
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    options = {"hf_patience": "100ms"}
     with pytest.warns(UserWarning, match=f"cannot reach the Hub .* of the commit `{repo.sha}` is used instead"):
-        copied = fb.load_dataset("org/fallen", "en", "train")
+        copied = fb.load_dataset("org/fallen", "en", "train", storage_options=options)
     assert copied.num_rows == 9
     copied.shuffle(1).batches(2).load_state_dict(state)
     with (
         pytest.warns(UserWarning, match="cannot reach the Hub"),
         pytest.raises(fb.HubUnreachableError, match="was not downloaded, and the Hub cannot be reached"),
     ):
-        fb.load_dataset("org/fallen", "de", "train")
+        fb.load_dataset("org/fallen", "de", "train", storage_options=options)
     with pytest.raises(fb.HubUnreachableError, match="cannot reach the Hub"):
-        fb.load_dataset("org/never")
+        fb.load_dataset("org/never", storage_options=options)
 
 
 def test_a_copy_in_part_is_not_taken_for_the_whole(hub, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import re
@@ -353,10 +354,36 @@ def test_a_hub_that_was_never_reached_is_not_asked_for_long(monkeypatch, patienc
 
     monkeypatch.setattr(socket, "create_connection", fail)
     start = time.monotonic()
-    expected = fb.HubUnreachableError if patience is None else fb.StoreTimeoutError
-    with pytest.raises(expected, match="Temporary failure in name resolution.*`hf_patience` in `storage_options`"):
+    said = "Temporary failure in name resolution.*`hf_patience` in `storage_options`"
+    with pytest.raises(fb.HubUnreachableError, match=said):
         open_train(storage_options={"hf_patience": patience} if patience else None)
     assert time.monotonic() - start < PATIENCE / 10
+
+
+@pytest.mark.parametrize("num_answered", [0, 1])
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        (ConnectionRefusedError, errno.ECONNREFUSED),
+        (OSError, errno.ENETUNREACH),
+        (OSError, errno.EHOSTUNREACH),
+        (socket.gaierror, socket.EAI_NONAME),
+    ],
+)
+def test_a_hub_that_cannot_be_reached_for_a_moment_is_asked_again(hub, monkeypatch, kind, number, num_answered):
+    connect, num_asked = socket.create_connection, 0
+
+    def fail_twice(*arguments, **options):
+        nonlocal num_asked
+        num_asked += 1
+        if num_answered < num_asked <= num_answered + 2:
+            raise kind(number, "for a moment")
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(socket, "create_connection", fail_twice)
+    with pytest.warns(fb.StoreWarning, match="for a moment"):
+        assert len(open_train()) == NUM_ROWS
+    assert hub.count("api") == 1
 
 
 def test_certificates_and_proxies_hold_for_all_requests_to_the_hub(certificates, tmp_path, monkeypatch):

@@ -92,7 +92,7 @@ class Client:
         self.route = route or Route()
         self.silence = math.inf
         """Seconds for which requests without an answer are retried."""
-        self.first_silence = FIRST_CONTACT if patience is None else math.inf
+        self.first_silence = FIRST_CONTACT if patience is None else patience
         """The same, until a server was reached once."""
         self.was_reached = False
         """Whether a server was reached."""

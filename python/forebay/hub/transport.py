@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import http.client
 import os
-import socket
 import ssl
 import time
 import urllib.error
@@ -21,11 +19,6 @@ if TYPE_CHECKING:
 
 _AT_A_TIME = 1 << 16
 _LEAST_TIMEOUT = 0.05
-# Not every C library has `EAI_NODATA`.
-_NO_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
-_UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, *_NO_NAME)
-"""Errors of a machine without a network, or for an unknown name; not for a name that is unknown only temporarily."""
-
 _UNKNOWN_ISSUER = (2, 18, 19, 20, 21)
 """OpenSSL's error codes (`X509_V_ERR_`) for a valid certificate whose issuer is not trusted."""
 
@@ -45,9 +38,10 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
 class Failure(Exception):  # noqa: N818 - it is the lack of an answer
     """There was no answer, or no complete one."""
 
-    def __init__(self, said: str, *, is_unreachable: bool, has_connected: bool = False) -> None:
+    def __init__(self, said: str, *, is_unreachable: bool = False, has_connected: bool = False) -> None:
         super().__init__(said)
         self.is_unreachable = is_unreachable
+        """Whether the URL leads nowhere, so that no retry would change anything."""
         self.has_connected = has_connected
         """Whether a server was reached."""
 
@@ -90,10 +84,9 @@ def get(url: str, headers: dict[str, str], route: Route, deadline: float) -> tup
         if _is_untrusted(reason):
             raise _untrusted(url, reason) from error
         said = str(reason) or type(reason).__name__
-        is_unreachable = isinstance(reason, ConnectionRefusedError) or getattr(reason, "errno", None) in _UNREACHABLE
         # `urllib` wraps errors until the request is sent, and none later.
         has_connected = not isinstance(error, urllib.error.URLError)
-        raise Failure(said, is_unreachable=is_unreachable, has_connected=has_connected) from error
+        raise Failure(said, has_connected=has_connected) from error
 
 
 def _is_untrusted(error: object) -> bool:
@@ -123,7 +116,7 @@ def _body(response: Any, url: str, deadline: float) -> bytes:
         if num_bytes > _MAX_BYTES:
             raise StoreError(f"the Hub answered `{url}` with more than {_MAX_BYTES >> 20} MiB")
         if time.monotonic() > deadline:
-            raise Failure("the answer takes too long", is_unreachable=False, has_connected=True)
+            raise Failure("the answer takes too long", has_connected=True)
     body = b"".join(parts)
     if announced is not None and num_bytes < announced:
         raise http.client.IncompleteRead(body, announced - num_bytes)

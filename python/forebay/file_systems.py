@@ -46,6 +46,7 @@ _MISTAKES = (
     LookupError,
     NameError,
     NotImplementedError,
+    StopIteration,
     tarfile.TarError,
     zipfile.BadZipFile,
     zlib.error,
@@ -249,6 +250,10 @@ def kind_of(error: BaseException) -> str:
 
 def _status_of(error: BaseException) -> int | None:
     """Returns the HTTP status of an exception of any client; None if it has none."""
-    places = (error, getattr(error, "response", None))
-    found = (getattr(place, name, None) for place in places for name in ("status", "status_code", "code"))
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        # Of botocore.
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return status if isinstance(status, int) else None
+    found = (getattr(place, name, None) for place in (error, response) for name in ("status", "status_code", "code"))
     return next((status for status in found if isinstance(status, int)), None)

@@ -278,6 +278,23 @@ def test_what_kept_a_file_system_from_looking_is_no_absence():
         assert kind_of(error) == kind
 
 
+@pytest.mark.parametrize(
+    ("status", "kind"), [(404, "not_found"), (403, "denied"), (503, "throttled"), (500, "failed"), (400, "not_found")]
+)
+def test_a_cause_of_botocore_says_whether_an_object_is_absent(status, kind):
+    exceptions = pytest.importorskip("botocore.exceptions")
+    answer = {"Error": {"Code": str(status)}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    error = FileNotFoundError("bucket/a.parquet")
+    error.__cause__ = exceptions.ClientError(answer, "HeadObject")
+    assert kind_of(error) == kind
+
+
+def test_an_object_that_a_listing_does_not_have_is_absent():
+    error = FileNotFoundError("a.parquet")
+    error.__cause__ = StopIteration()
+    assert kind_of(error) == "not_found", "as `ftp://` raises it"
+
+
 def test_options_keep_their_types(told):
     given = {"port": 22, "anon": False, "nothing": None, "nested": {"a": [1, 2.5]}, "text": "22"}
     ds = load(told, **given)

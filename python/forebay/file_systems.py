@@ -101,7 +101,15 @@ class _Threads:
             is_short = self._num_threads < min(self._num_calls, MOST_THREADS)
             self._num_threads += is_short
         if is_short:
-            threading.Thread(target=self._serve, name="forebay-fsspec", daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, name="forebay-fsspec", daemon=True).start()
+            except Exception as error:  # noqa: BLE001 - passed to the reply
+                with self._lock:
+                    self._num_calls -= 1
+                    self._num_threads -= 1
+                # The system may have threads or memory to spare again by the next call.
+                job[-1].fail("broken", error)
+                return
         self.jobs.put(job)
 
     def _serve(self) -> None:

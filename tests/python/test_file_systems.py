@@ -295,6 +295,23 @@ def test_an_object_that_a_listing_does_not_have_is_absent():
     assert kind_of(error) == "not_found", "as `ftp://` raises it"
 
 
+@pytest.mark.filterwarnings("ignore::forebay.StoreWarning")
+def test_a_thread_that_cannot_be_started_is_started_later(told, monkeypatch):
+    monkeypatch.setattr("forebay.file_systems.MOST_THREADS", 1)
+    start, num_refused = threading.Thread.start, 0
+
+    def refuse_once(thread):
+        nonlocal num_refused
+        if thread.name == "forebay-fsspec" and num_refused == 0:
+            num_refused += 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    assert ids(load(told, name=uuid.uuid4().hex)) == list(range(100))
+    assert num_refused == 1
+
+
 def test_options_keep_their_types(told):
     given = {"port": 22, "anon": False, "nothing": None, "nested": {"a": [1, 2.5]}, "text": "22"}
     ds = load(told, **given)

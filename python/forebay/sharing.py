@@ -276,8 +276,7 @@ def _accepted(listener: socket.socket, num_ranks: int) -> Iterator[socket.socket
         except OSError:
             # They did not come in time, or there is no descriptor left for them. Those that are left out notice.
             return
-        _, user, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if user != os.geteuid():
+        if not _is_of_this_user(end):
             end.close()
             continue
         num_ranks -= 1
@@ -293,7 +292,16 @@ def _connected(number: int) -> socket.socket:
     except BaseException:
         end.close()
         raise
+    if not _is_of_this_user(end):
+        end.close()
+        raise ConnectionRefusedError("another user listens there")
     return end
+
+
+def _is_of_this_user(end: socket.socket) -> bool:
+    """Whether the other end is a process of this user: what it sends is unpickled."""
+    _, user, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return bool(user == os.geteuid())
 
 
 def _is_readable(channel: Channel, seconds: float) -> bool:

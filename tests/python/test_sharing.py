@@ -397,6 +397,15 @@ def test_ranks_that_do_not_come_are_not_waited_for_longer_than_is_said(monkeypat
                 assert end.gettimeout() == one.gettimeout() == 0.3, "nor for what they say"
 
 
+def test_who_listens_for_another_user_is_not_trusted(monkeypatch):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(sharing._address(number := 67890 + os.getpid()))
+        listener.listen()
+        monkeypatch.setattr(os, "geteuid", lambda: -1)
+        with pytest.raises(ConnectionRefusedError):
+            sharing._connected(number)
+
+
 PACKED = """
 import sys
 import forebay as fb

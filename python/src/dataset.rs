@@ -9,6 +9,7 @@ use forebay::{
     Answer, Audience, Connection, Dataset, EpochReader, Error, FileRequest, FilesRequest, Filter, Io, Metrics,
     OpenRequest, OrderSettings, Progress, Reading, RowAccess, Selection, Snapshot, StreamOptions, Subset, ipc,
 };
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyTuple};
 use pyo3_arrow::error::PyArrowResult;
@@ -310,9 +311,13 @@ impl PyDataset {
         reading: &str,
     ) -> PyResult<u64> {
         let reading = match reading {
+            "later" => Reading::Later,
             "in order" => Reading::InOrder,
             "shuffled" => Reading::Shuffled,
-            _ => Reading::Later,
+            other => {
+                let text = format!("reading: expected 'later', 'in order' or 'shuffled', got `{other}`");
+                return Err(PyValueError::new_err(text));
+            }
         };
         if let Some(selection) = self.dataset.known_selection() {
             return Ok(selection.num_rows());

@@ -278,3 +278,8 @@ def test_an_epoch_can_be_read_again(uneven: fb.Dataset) -> None:
     stream = uneven.shuffle(8).batches(100)
     first = [ids(batch) for batch in stream]
     assert [ids(batch) for batch in stream] == first
+
+
+def test_a_reading_that_is_not_known_is_refused(uneven: fb.Dataset) -> None:
+    with pytest.raises(ValueError, match="reading: expected 'later', 'in order' or 'shuffled', got `sorted`"):
+        uneven.filter("id > 0")._native.num_rows(lambda *_: None, None, "sorted")

@@ -51,6 +51,9 @@ def refuse_media(features: Mapping[str, Any], decoded: Container[str]) -> None:
 class DatasetsFormat:
     """Rows and batches of `datasets` in one of its formats; without one, Python rows with media decoded."""
 
+    finish = None
+    leaves_rows_out = False
+
     def __init__(self, name: str | None, tokens: Mapping[str, Any] | None = None) -> None:
         if datasets_module() is None:
             raise SettingError(

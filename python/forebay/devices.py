@@ -160,7 +160,7 @@ class DeviceStage:
                     "in the loop, or iterate the stream itself, which reads on threads of its own"
                 )
             return batches
-        link, stream = self._make_link(self._device), getattr(batches, "stream", None)
+        link, stream = self._make_link(self._device), batches.stream
         # With functions in between, batches are no longer those of the stream.
         slabs = None if stream is None else Slabs(stream, link)
         return Ahead(batches, link, slabs, copies=self._device is not None)
@@ -225,6 +225,8 @@ class Moved(NamedTuple):
 
 class Ahead:
     """Batches on their way to a device."""
+
+    stream = None
 
     def __init__(self, batches: Batches, link: Link, slabs: Slabs | None = None, *, copies: bool) -> None:
         self._batches = batches

@@ -54,6 +54,14 @@ class Format(Protocol):
     def library(self) -> str | None:
         """The library, as named in `with_format`; None for Python rows."""
 
+    @property
+    def finish(self) -> str | None:
+        """How the stream's own threads pad, pack or decode batches, as JSON; None if they do nothing of it."""
+
+    @property
+    def leaves_rows_out(self) -> bool:
+        """Whether batches may lack rows that could be read."""
+
     def prepare(self, reader: _lib.Reader) -> Format:
         """Returns the format for the columns of `reader`, or refuses them."""
 
@@ -182,6 +190,9 @@ def _restore(library: str, requests: dict[str, str], finish: str | None, forms: 
 
 class FrameFormat:
     """pyarrow tables, pandas or Polars frames; a row is a table of one row."""
+
+    finish = None
+    leaves_rows_out = False
 
     def __init__(self, library: str) -> None:
         self._library = library

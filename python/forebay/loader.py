@@ -63,8 +63,10 @@ class Stream(Position, Generic[T]):
         self._format = None if format is None else format.prepare(self.reader)
         # Whether the first stage takes batches as they are and applies the format itself.
         self._hands_over_batches = False
-        self._takes_holes = getattr(self._format, "finish", None) is None
-        self._leaves_rows_out = getattr(self._format, "leaves_rows_out", False)
+        # Has the reading threads pad, pack or decode, if the format says so.
+        self._finish = None if self._format is None else self._format.finish
+        self._takes_holes = self._finish is None
+        self._leaves_rows_out = self._format is not None and self._format.leaves_rows_out
 
     def __iter__(self) -> Iterator[T]:
         return self._iteration(self._begin)
@@ -166,8 +168,7 @@ class Stream(Position, Generic[T]):
 
     @contextmanager
     def _running(self, run: Run) -> Iterator[_lib.Stream]:
-        # Has the reading threads pad, pack or decode, if the format says so.
-        stream = self.reader.stream(run.start.epoch, run.share, getattr(self._format, "finish", None))
+        stream = self.reader.stream(run.start.epoch, run.share, self._finish)
         self._active, self._is_set = stream, False
         try:
             yield stream

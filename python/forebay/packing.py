@@ -41,6 +41,8 @@ MADE = ("position_ids", "cu_seqlens", "max_seqlen", "cu_seq_lens_q", "cu_seq_len
 class PackedFormat:
     """Packed batches as dicts of torch tensors."""
 
+    leaves_rows_out = False
+
     def __init__(self, pack: Pack, columns: list[str]) -> None:
         self.finish = pack._documents(columns)
         self._is_flat = pack.flatten
@@ -114,6 +116,8 @@ class PackedRun:
 
 class PackedRead:
     """The batches of a run: the first stage."""
+
+    stream = None
 
     def __init__(
         self, run: PackedRun, convert: Callable[[Any], Any], ends: Callable[[tuple[int, int]], Cursor]
@@ -213,7 +217,7 @@ class PackedStream(Stream[dict[str, Any]]):
         if num_left >= self._share.batch_size * self._pack.length:
             return False
         share = self._native_share(start) | {"holes": self._start_holes}
-        with closing(self.reader.stream(start.epoch, share, getattr(self._format, "finish", None))) as stream:
+        with closing(self.reader.stream(start.epoch, share, self._finish)) as stream:
             document = start.position // self._share.world_size
             packer = _lib.Packer(self._settings, document, start.done, self._read.memory_limit)
             return PackedRun(stream, packer).next() is None

@@ -195,6 +195,8 @@ class Giver:
 class Giving:
     """Batches that are also handed to other ranks."""
 
+    stream = None
+
     def __init__(self, batches: Batches, takers: list[Taker]) -> None:
         self._batches = batches
         self._takers = takers
@@ -218,6 +220,8 @@ class Giving:
 
 class Given:
     """Batches of the reading rank for as long as it reads; then those that this rank reads."""
+
+    stream = None
 
     def __init__(self, giver: Giver, run: Run, read: Callable[[Run], Batches]) -> None:
         self._giver = giver

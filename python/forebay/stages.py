@@ -100,6 +100,10 @@ class Pass:
 class Batches(Protocol):
     """Batches in order. `next` waits for one; `StopIteration` marks the end."""
 
+    @property
+    def stream(self) -> _lib.Stream | None:
+        """The native stream of the batches, if no stage has changed them."""
+
     def is_ready(self) -> bool:
         """Whether `next` would return, raise or end at once."""
 
@@ -332,7 +336,7 @@ class Until:
     @property
     def stream(self) -> _lib.Stream | None:
         """The native stream of the batches, if no stage has changed them."""
-        return getattr(self._batches, "stream", None)
+        return self._batches.stream
 
     def is_ready(self) -> bool:
         """Whether a batch is ready, or none will come."""

@@ -238,6 +238,7 @@ def test_batches_before_a_failure_that_is_there_early_are_delivered() -> None:
     class Failing:
         """Batches of which the fourth fails as soon as somebody looks for it."""
 
+        stream = None
         number = 0
 
         def is_ready(self) -> bool:

@@ -501,6 +501,8 @@ def test_rows_are_left_out_and_counted_on_request(tmp_path: Path) -> None:
 class Greedy:
     """A stage that takes all batches of a pass before it hands over the first."""
 
+    stream = None
+
     def begin(self, batches: Any, _: Any) -> Greedy:
         self._batches, self._items = batches, None
         return self

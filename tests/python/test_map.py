@@ -499,6 +499,8 @@ def test_batches_before_what_the_stream_fails_on_are_delivered(rows: fb.Dataset,
     class Failing:
         """The batches of a stage, of which the sixth is an error."""
 
+        stream = None
+
         def __init__(self, batches: Any) -> None:
             self._batches = batches
             self._number = 0

@@ -652,6 +652,7 @@ class Behind:
 class One:
     """A batch."""
 
+    stream = None
     is_over = False
 
     def is_ready(self) -> bool:
@@ -1604,6 +1605,8 @@ def test_a_timeout_does_not_count_while_a_worker_starts(rows: fb.Dataset) -> Non
 
 class Left:
     """A crew that notes how it is left."""
+
+    stream = None
 
     setting, num_workers, capacity, num_skipped = "map", 1, 2, 0
     is_usable = has_begun = is_short = True

@@ -87,10 +87,12 @@ def rows_of(item: Item, this: Pass) -> Rows:
 class Ordered:
     """Batches that a crew works on, in order."""
 
+    stream = None
+
     def __init__(self, batches: Batches, crew: Crew, this: Pass, timeout: float | None) -> None:
         self._batches = batches
         self._crew = crew
-        self._stream: _lib.Stream | None = getattr(batches, "stream", None)
+        self._stream = batches.stream
         self._pass = this
         self._timeout = timeout
         self._owner = os.getpid()
@@ -215,6 +217,8 @@ class Ordered:
 
 class Inline:
     """Runs the program in the loop itself, on one batch at a time."""
+
+    stream = None
 
     def __init__(self, batches: Batches, program: Program, this: Pass) -> None:
         self._batches = batches

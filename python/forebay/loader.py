@@ -153,18 +153,22 @@ class Stream(Position, Generic[T]):
                     for pause in agreeing:
                         await asyncio.sleep(pause)
                     with closing(self._staged(self._read_by(stream, run), run, loop, is_alone=True)) as batches:
-                        while True:
-                            while not batches.is_ready():
-                                if self._stages:
-                                    await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
-                                else:
-                                    await asyncio.to_thread(stream.wait, SECONDS_TO_WAIT_IN_THREAD)
-                            item = next(batches, None)
-                            if item is None:
-                                break
+                        await self._until_ready(batches, stream)
+                        while (item := next(batches, None)) is not None:
                             self._move(item.after, run)
                             yield item.value
+                            await self._until_ready(batches, stream)
                     self._pass_over(run)
+
+    async def _until_ready(self, batches: Batches, stream: _lib.Stream) -> None:
+        """Waits for the next batch, or the end."""
+        import asyncio
+
+        while not batches.is_ready():
+            if self._stages:
+                await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+            else:
+                await asyncio.to_thread(stream.wait, SECONDS_TO_WAIT_IN_THREAD)
 
     @contextmanager
     def _running(self, run: Run) -> Iterator[_lib.Stream]:

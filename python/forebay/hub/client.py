@@ -154,20 +154,21 @@ class Client:
                         raise
                     said = str(wrong)
             if time.monotonic() + pause > started + self.patience:
-                failed = (
-                    f"refused or failed ({said}), and the next request would come after more than {self.patience:g} "
-                    "seconds"
-                )
-                if asked is not None and asked > self.patience:
-                    failed = (
-                        f"asks for {asked:g} seconds without requests ({said}), more than {self.patience:g} seconds"
-                    )
-                raise StoreTimeoutError(
-                    f"`{what}`: the Hub {failed}; try again later, or raise `hf_patience` in `storage_options`"
-                )
+                raise self._timeout(what, said, asked)
             limit = min(self.patience, self._most_silence)
             self._warn(f"`{what}`: the Hub refuses or fails ({said})", limit)
             time.sleep(pause)
+
+    def _timeout(self, what: str, said: str, asked: float | None) -> StoreTimeoutError:
+        """Returns the error for a Hub that fails for too long, or asks for too many seconds without requests."""
+        limit = f"{self.patience:g} seconds"
+        if asked is not None and asked > self.patience:
+            failed = f"asks for {asked:g} seconds without requests ({said}), more than {limit}"
+        else:
+            failed = f"refused or failed ({said}), and the next request would come after more than {limit}"
+        return StoreTimeoutError(
+            f"`{what}`: the Hub {failed}; try again later, or raise `hf_patience` in `storage_options`"
+        )
 
     @property
     def _most_silence(self) -> float:

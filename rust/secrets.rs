@@ -150,9 +150,11 @@ fn add_secrets(json: &Value, is_secret: bool, secrets: &mut Vec<String>) {
         Value::String(text) => add_secrets_of_text(text, is_secret, secrets),
         Value::Number(number) if is_secret => secrets.push(number.to_string()),
         Value::Array(values) => {
-            // As in `[name, value]`.
+            // In `[name, value]`, the first says whether the second is secret, and is none itself.
             let is_named = values.first().and_then(Value::as_str).is_some_and(is_secret_name);
-            values.iter().for_each(|value| add_secrets(value, is_secret || is_named, secrets));
+            for (index, value) in values.iter().enumerate() {
+                add_secrets(value, is_secret || is_named && index > 0, secrets);
+            }
         }
         Value::Object(fields) => {
             fields.iter().for_each(|(name, value)| add_secrets(value, is_secret || is_secret_name(name), secrets));

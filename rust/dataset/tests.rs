@@ -3,6 +3,7 @@
 mod catalogue;
 mod partitions;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 

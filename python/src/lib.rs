@@ -1,4 +1,16 @@
 //! The Python extension of Forebay: converts arguments, calls the core, converts results.
+//!
+//! ```text
+//! dataset, selection, sql, weights    what is read: rows and columns, queries, weights of rows
+//! reader, stream, packer              epochs, their batches, documents packed into sequences
+//! batch, objects                      batches through the Arrow C interface, and as Python objects
+//! forms, tensor, dlpack               batches as tensors of any library
+//! parcel, block                       batches for other processes
+//! explain, error                      explanations, counters and errors
+//! file_system, datafusion             file systems of `fsspec`; datasets as tables of the package `datafusion`
+//! runtime, exit                       waiting without the GIL; the end of Python
+//! alloc, small, kept                  the allocator, and freed memory that is used again
+//! ```
 
 #[cfg(target_os = "linux")]
 mod alloc;

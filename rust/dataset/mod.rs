@@ -1,4 +1,15 @@
-//! What a dataset consists of when it is opened: objects, their footers, one schema.
+//! What a dataset consists of when it is opened: objects, their footers, one schema; and how their rows are read.
+//!
+//! [`find`] finds the objects, and [`open`] their footers: in a [`manifest`], in the cache on disk ([`pack`]), both of
+//! which store them [`packed`], or with [`footer`], one request each. [`thrift`] checks their claims before they are
+//! parsed; column indexes and bloom filters that come along are [`kept`]. Each object is then a [`fragment`]; its
+//! [`types`] are derived once per schema, with the [`zones`] of timestamps. [`schema`] unifies them, [`inner`] makes
+//! columns of the fields of structs and [`partition`] of the names of folders. A [`snapshot`] holds all of this, and a
+//! [`fingerprint`] identifies it.
+//!
+//! [`cost`] estimates what reading a row group takes, [`ranges`] computes the bytes of rows, and [`page_bounds`] reads
+//! the bounds of pages. [`row_group`] reads rows: columns that [`decode`](crate::decode) supports by [`own_column`],
+//! the others by [`parquet_columns`]. [`trial`] decodes objects in memory, to compare the two.
 
 mod cost;
 mod find;

@@ -12,12 +12,14 @@
 //! claims                    what pages say of themselves, before anybody believes it
 //! body                      a chunk, or pages that are read one by one
 //! header, pages, codec      a page out of its chunk and its compression
+//! rows                      the wanted rows, in order
 //! hybrid, levels, bits      runs and packed bits; where rows begin, what is NULL
 //! values, fixed, binary,    values of a page
 //! flags, coded
 //! plain, delta              pages of other encodings into plain ones
 //! spread                    values into the slots that are not NULL
 //! flat, list, tier          slots of rows
+//! row_texts                 texts of one row that take far more memory than bytes
 //! group                     leaves of structs
 //! ```
 

@@ -9,15 +9,18 @@
 //!                                              └────► rows, order, other columns    answered once, by run
 //! ```
 //!
-//! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`], [`casts`] and
-//! [`function`] are functions, [`any`] is `= ANY`, [`parameters`] are placeholders, [`digest`] is what tables are known
-//! by. [`aggregates`] are made exact, [`labels`] are class names, [`moments`], [`choices`] and [`distant`] handle
-//! distant or precise dates and times, [`keys`], [`key_columns`] and [`windows`] orders that the engine refuses,
-//! [`firsts`] first rows that do not fit in memory, [`printed`] lists that it would take for text. [`bounds`] refuses
-//! what is too deep or too large to be planned, [`correlated`] subqueries that the engine gets wrong; [`totals`] are
-//! some of these that it need not, [`missing`] those without rows, [`named_casts`] columns that it gives one name,
-//! [`as_written`] those that a query does not name. [`rules`] are the engine's rules of optimization, [`keyed`] and
-//! [`fence`] what they may know. [`provider`] is a dataset as a table of an external DataFusion.
+//! [`table`] is a dataset as a table, [`leaf`] as a node of a plan, [`scan`] reads it, [`sample`] is `TABLESAMPLE`,
+//! [`vector`], [`casts`] and [`function`] are functions, [`any`] is `= ANY`, [`operators`] are expressions that need a
+//! type before they have values, [`parameters`] are placeholders, [`digest`] is what tables are known by, [`held`] how
+//! large an answer is. [`aggregates`] are made exact, over frames that move by [`sliding`]; [`labels`] are class names,
+//! [`moments`], [`choices`] and [`distant`] handle distant or precise dates and times, [`keys`], [`key_columns`] and
+//! [`windows`] orders that the engine refuses, [`ties`] those that it leaves open, [`firsts`] first rows that do not
+//! fit in memory, [`printed`] lists that it would take for text, [`under_null`] fields of structs that are NULL.
+//! [`bounds`] refuses what is too deep or too large to be planned, [`correlated`] subqueries that the engine gets
+//! wrong; [`totals`] are some of these that it need not, [`missing`] those without rows, [`membership`] those of `IN`.
+//! [`named_casts`] are columns that it gives one name, [`as_written`] those that a query does not name. [`rules`] are
+//! the engine's rules of optimization, [`keyed`] and [`fence`] what they may know. [`provider`] is a dataset as a table
+//! of an external DataFusion.
 
 mod aggregates;
 pub(crate) mod any;

@@ -5,8 +5,9 @@
 //! objects    snapshot    kept rows     order    batches
 //! ```
 //!
-//! Dependencies point one way, right to left. [`plan`] decides the position of every row and does no IO; the stream
-//! carries out the plan within a memory limit. The Python package is a thin layer over this crate.
+//! Stages depend on those to their left; `docs/architecture.md` names the modules that need each other. [`plan`]
+//! decides the position of every row and does no IO; the stream carries out the plan within a memory limit. The Python
+//! package is a thin layer over this crate.
 
 mod access;
 mod answer;

@@ -8,6 +8,7 @@ use arrow_array::{Array, ArrayRef, new_empty_array};
 use arrow_schema::{ArrowError, DataType};
 
 use super::parquet_columns::{FetchedRanges, ParquetColumns, ParquetReader, WantedRows, damaged};
+use super::row_group::ColumnReader;
 use crate::decode::{Column, ColumnPlan, Items, Misfit, Scratch};
 use crate::error::Result;
 use crate::panics;
@@ -56,31 +57,42 @@ impl OwnColumn {
         self.root
     }
 
-    /// Returns the column's type in the object.
-    pub(super) fn data_type(&self) -> &DataType {
+    /// Passes the rest of the column to the other decoder.
+    fn reopen(&self) -> Result<ForeignColumn> {
+        let wanted = if self.num_read == 0 { self.rows.clone() } else { self.rows.after(self.num_read) };
+        let fragment = wanted.snapshot.fragment(wanted.row_group);
+        let leaves = fragment.leaves(self.root);
+        let leaf = leaves.start;
+        // Pages of several leaves end at different rows.
+        let is_of_lists = leaves.len() == 1 && fragment.reader.parquet_schema().column(leaf).max_rep_level() > 0;
+        let read = if is_of_lists { wanted.of_whole_pages(leaf) } else { wanted.clone() };
+        let (columns, ranges) = ParquetColumns::try_new(&read, vec![self.root])?;
+        let fetched = self.fetched.part(ranges)?;
+        let fetched = fetched.ok_or_else(|| wanted.error(None, damaged("it lists other pages than it has")))?;
+        let runs = || read.set.runs(0..read.row_group.num_rows).collect::<Vec<_>>().into_iter();
+        let sieve =
+            is_of_lists.then(|| Sieve { wanted: wanted.set, num_left: wanted.num_rows, runs: runs(), run: 0..0 });
+        let num_left = read.num_rows;
+        Ok(ForeignColumn { reader: columns.open(read, fetched)?, num_left, sieve, pending: Vec::new() })
+    }
+
+    /// Returns the memory for the next column.
+    pub(super) fn into_scratch(self) -> Scratch {
+        self.state.into_scratch()
+    }
+}
+
+impl ColumnReader for OwnColumn {
+    fn data_type(&self) -> &DataType {
         self.rows.snapshot.fragment(self.rows.row_group).field(self.root).data_type()
     }
 
-    /// Returns the number of rows to read, from the first.
-    pub(super) fn num_rows(&self) -> usize {
+    fn num_rows(&self) -> usize {
         self.rows.num_rows
     }
 
-    /// Rewinds to the first row.
-    pub(super) fn rewind(&mut self) {
-        let scratch = mem::replace(&mut self.state, State::Failed).into_scratch();
-        let column = self.plan.open(&self.rows.set, self.fetched.bodies.clone(), self.rows.memory_bytes, scratch);
-        (self.num_read, self.state) = (0, State::Own(column));
-    }
-
-    /// Frees the bytes. Nothing is read any more.
-    pub(super) fn close(&mut self) {
-        self.fetched = FetchedRanges::default();
-        self.state = State::Closed(mem::replace(&mut self.state, State::Failed).into_scratch());
-    }
-
-    /// Returns the next rows; none shows whether anything follows the last one.
-    pub(super) fn read(&mut self, num_rows: usize) -> Result<ArrayRef> {
+    /// Reading no rows checks whether anything follows the last one.
+    fn read(&mut self, num_rows: usize) -> Result<ArrayRef> {
         if let State::Own(column) = &mut self.state {
             // A decoder's errors, including panics, are left for the other one to report.
             let read = panics::caught(|| column.read(num_rows));
@@ -114,36 +126,22 @@ impl OwnColumn {
         Ok(array)
     }
 
-    /// Takes some of the next rows, like [`Column::take_items`].
-    pub(super) fn take_items(&mut self, num_rows: usize, row_len: usize, width: usize) -> Option<(usize, Items<'_>)> {
+    fn take_items(&mut self, num_rows: usize, row_len: usize, width: usize) -> Option<(usize, Items<'_>)> {
         let State::Own(column) = &mut self.state else { return None };
         let (num_taken, items) = column.take_items(num_rows, row_len, width)?;
         self.num_read += num_taken;
         Some((num_taken, items))
     }
 
-    /// Passes the rest of the column to the other decoder.
-    fn reopen(&self) -> Result<ForeignColumn> {
-        let wanted = if self.num_read == 0 { self.rows.clone() } else { self.rows.after(self.num_read) };
-        let fragment = wanted.snapshot.fragment(wanted.row_group);
-        let leaves = fragment.leaves(self.root);
-        let leaf = leaves.start;
-        // Pages of several leaves end at different rows.
-        let is_of_lists = leaves.len() == 1 && fragment.reader.parquet_schema().column(leaf).max_rep_level() > 0;
-        let read = if is_of_lists { wanted.of_whole_pages(leaf) } else { wanted.clone() };
-        let (columns, ranges) = ParquetColumns::try_new(&read, vec![self.root])?;
-        let fetched = self.fetched.part(ranges)?;
-        let fetched = fetched.ok_or_else(|| wanted.error(None, damaged("it lists other pages than it has")))?;
-        let runs = || read.set.runs(0..read.row_group.num_rows).collect::<Vec<_>>().into_iter();
-        let sieve =
-            is_of_lists.then(|| Sieve { wanted: wanted.set, num_left: wanted.num_rows, runs: runs(), run: 0..0 });
-        let num_left = read.num_rows;
-        Ok(ForeignColumn { reader: columns.open(read, fetched)?, num_left, sieve, pending: Vec::new() })
+    fn rewind(&mut self) {
+        let scratch = mem::replace(&mut self.state, State::Failed).into_scratch();
+        let column = self.plan.open(&self.rows.set, self.fetched.bodies.clone(), self.rows.memory_bytes, scratch);
+        (self.num_read, self.state) = (0, State::Own(column));
     }
 
-    /// Returns the memory for the next column.
-    pub(super) fn into_scratch(self) -> Scratch {
-        self.state.into_scratch()
+    fn close(&mut self) {
+        self.fetched = FetchedRanges::default();
+        self.state = State::Closed(mem::replace(&mut self.state, State::Failed).into_scratch());
     }
 }
 

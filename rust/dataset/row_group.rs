@@ -110,32 +110,6 @@ impl Storing for AsDecoded {
     }
 }
 
-impl ColumnReader for OwnColumn {
-    fn data_type(&self) -> &DataType {
-        Self::data_type(self)
-    }
-
-    fn num_rows(&self) -> usize {
-        Self::num_rows(self)
-    }
-
-    fn read(&mut self, num_rows: usize) -> Result<ArrayRef> {
-        Self::read(self, num_rows)
-    }
-
-    fn take_items(&mut self, num_rows: usize, row_len: usize, width: usize) -> Option<(usize, Items<'_>)> {
-        Self::take_items(self, num_rows, row_len, width)
-    }
-
-    fn rewind(&mut self) {
-        Self::rewind(self);
-    }
-
-    fn close(&mut self) {
-        Self::close(self);
-    }
-}
-
 /// A column that is already decoded.
 pub(crate) struct Decoded {
     column: ArrayRef,

@@ -677,4 +677,13 @@ impl Error {
     pub(crate) fn internal(panic: &(dyn std::any::Any + Send)) -> Self {
         Self::Internal { reason: crate::panics::message(panic) }
     }
+
+    /// Returns the error for rows that cannot be gathered into a batch.
+    pub(crate) fn gather(error: &ArrowError) -> Self {
+        let reason = match error {
+            ArrowError::ComputeError(reason) => reason.clone(),
+            error => error.to_string(),
+        };
+        Self::Setting { name: "batch_size", reason }
+    }
 }

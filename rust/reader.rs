@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_schema::SchemaRef;
 use sha2::{Digest, Sha256};
 
 use crate::config;
@@ -436,14 +436,6 @@ impl EpochReader {
         });
         let (url, row_group, row) = located.unwrap_or_default();
         Error::Value { url, row_group, row, column, reason }
-    }
-
-    pub(crate) fn gather_error(error: &ArrowError) -> Error {
-        let reason = match error {
-            ArrowError::ComputeError(reason) => reason.clone(),
-            error => error.to_string(),
-        };
-        Error::Setting { name: "batch_size", reason }
     }
 }
 

@@ -100,7 +100,7 @@ impl PartRead {
             RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)
         };
         let batches = batches.into_iter().zip(sizes).map(batch).collect::<std::result::Result<_, _>>();
-        batches.map_err(|source| EpochReader::gather_error(&source))
+        batches.map_err(|source| Error::gather(&source))
     }
 }
 
@@ -178,7 +178,7 @@ impl EpochReader {
             None => None,
             Some(first) => {
                 let kept = first + u64::from(kept.start)..first + u64::from(kept.end);
-                self.answer.attached_to(&kept, wanted).map_err(|source| Self::gather_error(&source))?
+                self.answer.attached_to(&kept, wanted).map_err(|source| Error::gather(&source))?
             }
         };
         let url = snapshot.fragment(row_group).object.url.clone();

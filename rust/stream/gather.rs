@@ -360,13 +360,13 @@ mod tests {
 
     use super::super::slabs::tests::room;
     use super::*;
-    use crate::EpochReader;
+    use crate::error::Error;
 
     #[test]
     fn the_error_of_a_batch_that_cannot_be_gathered_begins_with_the_column() {
         let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("s", DataType::Utf8, true)]));
         let refused = gather_columns(&schema, 1, |_| Err(ArrowError::ComputeError("2 bytes do not fit".into())));
-        let error = EpochReader::gather_error(&refused.unwrap_err());
+        let error = Error::gather(&refused.unwrap_err());
         assert_eq!(error.describe(), "batch_size: column `s`: 2 bytes do not fit");
     }
 

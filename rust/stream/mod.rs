@@ -65,7 +65,7 @@ pub(crate) fn shelved(
     num_shelves: usize,
 ) -> Result<RecordBatch> {
     let rows: Vec<(u32, u32)> = order.iter().map(|&row| (0, row)).collect();
-    let gather_error = |source| EpochReader::gather_error(&source);
+    let gather_error = |source| Error::gather(&source);
     let no_order = || gather_error(ArrowError::InvalidArgumentError("no order of the rows".into()));
     let shelves = shelves::Shelves::of(order, num_shelves).ok_or_else(no_order)?;
     let stored = trial.onto(&shelves)?;

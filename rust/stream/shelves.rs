@@ -19,9 +19,8 @@ use super::gather::{Rows, SourceRow, gather_array, gather_narrowed, trusted};
 use super::narrow::{Narrowing, fewest_bytes, has_nulls, item_width, narrower, stands_for, with_item_width};
 use crate::dataset::{ColumnReader, Storing};
 use crate::decode::Items;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::past_caches::PastCaches;
-use crate::reader::EpochReader;
 
 /// Minimum rows of a part to be stored in leaving order for the sake of the cache: smaller parts stay in it anyway.
 const LEAST_ROWS: usize = 1024;
@@ -255,7 +254,7 @@ impl Shelves {
             }
         }
         match filled {
-            Filled::All(stored) => stored.map(Placed::OnShelves).map_err(|source| EpochReader::gather_error(&source)),
+            Filled::All(stored) => stored.map(Placed::OnShelves).map_err(|source| Error::gather(&source)),
             Filled::NoRoom(lists) => Ok(Placed::Not(vec![lists])),
             Filled::Uneven | Filled::TooLarge => {
                 column.rewind();
@@ -366,7 +365,7 @@ impl Storing for Shelves {
                     read.push(column.read(column.num_rows() - num_read)?.to_data());
                 }
                 column.close();
-                self.pick(&read).map_err(|source| EpochReader::gather_error(&source))?
+                self.pick(&read).map_err(|source| Error::gather(&source))?
             }
         };
         Ok(stored.into_iter().map(make_array).collect())

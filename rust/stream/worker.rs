@@ -421,7 +421,7 @@ impl Shared {
             }
             Task::Compact { key, held, keep } => {
                 let schema = self.reader.schema();
-                let held = held::compact(schema, held, &keep).map_err(|source| EpochReader::gather_error(&source))?;
+                let held = held::compact(schema, held, &keep).map_err(|source| Error::gather(&source))?;
                 self.report(|scheduler| scheduler.compacted(key, held, keep));
                 Ok(())
             }
@@ -476,7 +476,7 @@ impl Shared {
         let leaves = |column| self.finish.as_ref().is_none_or(|finish| finish.leaves(column));
         let room_for = |column| room.as_ref().filter(|_| leaves(column));
         let gathered = view.map_or_else(|| held::gather_into(schema, &sources, &rows.into_each(), room_for), Ok);
-        let batch = gathered.map_err(|source| EpochReader::gather_error(&source))?;
+        let batch = gathered.map_err(|source| Error::gather(&source))?;
         Ok((Gathered { batch, room }, is_view))
     }
 

@@ -301,11 +301,6 @@ impl Scheduler {
         self.block > 0 && self.num_evicted_rows > self.num_delivered.saturating_mul(self.batch_rows() as u64)
     }
 
-    /// Returns the memory limit in bytes.
-    pub(super) fn memory_limit(&self) -> u64 {
-        self.budget.limit()
-    }
-
     /// Returns how much is held and was read again.
     pub(super) fn usage(&self) -> Usage {
         Usage {

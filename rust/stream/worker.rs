@@ -117,22 +117,11 @@ impl Shared {
         let ahead = reader.claim_ahead();
         let metrics = metrics.or(ahead.as_ref().map(|ahead| ahead.metrics())).cloned().unwrap_or_default();
         let connections = reader.connect(&metrics)?;
-        let is_local = connections.iter().all(|store| store.is_local);
-        let known: Vec<Known> = connections.iter().map(Connection::known).collect();
-        let window_bytes = known.iter().map(Known::window_bytes).max().filter(|_| !is_local);
-        let connections = connections.iter().map(|store| store.with_ahead(ahead.as_ref())).collect();
-        let (cut_by, world_size) = (Arc::clone(reader), share.world_size);
         let plan = reader.plan(epoch);
-        let planned = Arc::clone(&plan);
-        let cut = move |piece: PieceId| cut_by.parts_of(&planned.kept_piece(piece));
-        let holes = Holes::new(holes, options.max_skipped, reader.hole_units().clone());
-        let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), holes, cut);
-        let scheduler = scheduler.with_finished_row_bytes(finish.as_ref().map(|finish| finish.row_bytes()));
-        let scheduler = if options.follows_parts { scheduler.following_parts() } else { scheduler };
-        let scheduler = match window_bytes {
-            None => scheduler.with_bytes_at_hand(options.num_threads),
-            Some(window_bytes) => scheduler.with_fetch_window(window_bytes, known.iter().all(Known::is_measured)),
-        };
+        let scheduler = scheduler_for(reader, &plan, share, options, holes, &connections)
+            .with_finished_row_bytes(finish.as_ref().map(|finish| finish.row_bytes()));
+        let is_local = connections.iter().all(|store| store.is_local);
+        let connections = connections.iter().map(|store| store.with_ahead(ahead.as_ref())).collect();
         Ok(Arc::new(Self {
             reader: Arc::clone(reader),
             plan,
@@ -143,7 +132,7 @@ impl Shared {
             finish,
             slabs: Slabs::default(),
             memory_limit: options.memory_limit,
-            world_size,
+            world_size: share.world_size,
             epoch,
             state: Mutex::new(State {
                 scheduler,
@@ -379,7 +368,7 @@ impl Shared {
                     state = self.work.wait(state);
                 }
                 Err(too_large) => {
-                    let error = self.reader.memory_error(&too_large, state.scheduler.memory_limit());
+                    let error = self.reader.memory_error(&too_large, self.memory_limit);
                     self.fail_locked(state, error);
                     return None;
                 }
@@ -387,66 +376,64 @@ impl Shared {
         }
     }
 
-    fn run_task(self: &Arc<Self>, task: Task) -> Result<()> {
+    fn run_task(self: &Arc<Self>, task: Task) {
         match task {
             Task::Fetch { key, kept, wanted, num_ahead } => {
                 match self.reader.read_part(key.piece, &kept, wanted.as_deref()) {
                     Ok(read) => self.fetch(key, read, (kept, wanted), num_ahead),
                     Err(error) => self.lose(key, None, error),
                 }
-                Ok(())
             }
-            Task::Decode { key, fetched } => {
-                let start = Instant::now();
-                let Fetched { read, kept, wanted, bodies, .. } = *fetched;
-                let fetched =
-                    self.may_skip.then(|| FetchedRanges { ranges: read.ranges().to_vec(), bodies: bodies.clone() });
-                let shown = wanted.is_none().then(|| kept.clone());
-                let held = match self.decode(key, read, shown, bodies) {
-                    Ok(held) => held,
-                    Err(error) => {
-                        let salvage = fetched
-                            .filter(|_| error.is_of_object())
-                            .and_then(|fetched| self.salvage(key, &kept, wanted.as_deref(), &fetched));
-                        // What was found until then is not what a state may list.
-                        if !self.is_over() {
-                            self.lose(key, salvage, error);
-                        }
-                        return Ok(());
-                    }
-                };
+            Task::Decode { key, fetched } => self.decode_part(key, *fetched),
+            Task::Compact { key, held, keep } => match held::compact(self.reader.schema(), held, &keep) {
+                Ok(held) => self.report(|scheduler| scheduler.compacted(key, held, keep)),
+                Err(source) => self.fail(Error::gather(&source)),
+            },
+            Task::Gather { number, slice, sources, rows, may_be_view } => {
+                self.gather_batch(number, slice, sources, rows, may_be_view);
+            }
+            Task::Finish { number, slice, gathered } => self.finish(number, slice, gathered, false, Instant::now()),
+        }
+    }
+
+    /// Decodes a part and reports it, or what is left of it if it is damaged.
+    fn decode_part(&self, key: PieceKey, fetched: Fetched) {
+        let start = Instant::now();
+        let Fetched { read, kept, wanted, bodies, .. } = fetched;
+        let fetched = self.may_skip.then(|| FetchedRanges { ranges: read.ranges().to_vec(), bodies: bodies.clone() });
+        let shown = wanted.is_none().then(|| kept.clone());
+        match self.decode(key, read, shown, bodies) {
+            Ok(held) => {
                 add_elapsed(&self.decoding_nanos, start);
                 self.report(|scheduler| scheduler.decoded(key, held));
-                Ok(())
             }
-            Task::Compact { key, held, keep } => {
-                let schema = self.reader.schema();
-                let held = held::compact(schema, held, &keep).map_err(|source| Error::gather(&source))?;
-                self.report(|scheduler| scheduler.compacted(key, held, keep));
-                Ok(())
-            }
-            Task::Gather { number, slice, sources, rows, may_be_view } => {
-                let start = Instant::now();
-                let gathered = self.gather(sources, rows, may_be_view);
-                let gathered = gathered.and_then(|(gathered, is_view)| {
-                    let finishing_bytes = self.finishing_bytes(&gathered.batch)?;
-                    Ok((gathered, is_view, finishing_bytes))
-                });
-                match gathered {
-                    Ok((gathered, is_view, 0)) => self.finish(number, slice, gathered, is_view, start),
-                    Ok((gathered, _, finishing_bytes)) => {
-                        add_elapsed(&self.gathering_nanos, start);
-                        // No wake-up: this thread transforms it next, if there is room.
-                        self.lock().scheduler.unfinished(number, gathered, finishing_bytes);
-                    }
-                    Err(error) => self.fail_batch(number, error),
+            Err(error) => {
+                let salvage = fetched
+                    .filter(|_| error.is_of_object())
+                    .and_then(|fetched| self.salvage(key, &kept, wanted.as_deref(), &fetched));
+                // What was found until then is not what a state may list.
+                if !self.is_over() {
+                    self.lose(key, salvage, error);
                 }
-                Ok(())
             }
-            Task::Finish { number, slice, gathered } => {
-                self.finish(number, slice, gathered, false, Instant::now());
-                Ok(())
+        }
+    }
+
+    /// Gathers the rows of a batch and reports it, transformed unless that needs more memory.
+    fn gather_batch(&self, number: u64, slice: BatchSlice, sources: Vec<Held>, rows: PlannedRows, may_be_view: bool) {
+        let start = Instant::now();
+        let gathered = self.gather(sources, rows, may_be_view).and_then(|(gathered, is_view)| {
+            let finishing_bytes = self.finishing_bytes(&gathered.batch)?;
+            Ok((gathered, is_view, finishing_bytes))
+        });
+        match gathered {
+            Ok((gathered, is_view, 0)) => self.finish(number, slice, gathered, is_view, start),
+            Ok((gathered, _, finishing_bytes)) => {
+                add_elapsed(&self.gathering_nanos, start);
+                // No wake-up: this thread transforms it next, if there is room.
+                self.lock().scheduler.unfinished(number, gathered, finishing_bytes);
             }
+            Err(error) => self.fail_batch(number, error),
         }
     }
 
@@ -582,6 +569,28 @@ impl Shared {
     }
 }
 
+/// Returns the scheduler of a stream from the given stores.
+fn scheduler_for(
+    reader: &Arc<EpochReader>,
+    plan: &Arc<EpochPlan>,
+    share: Share,
+    options: StreamOptions,
+    holes: Vec<Hole>,
+    connections: &[Connection],
+) -> Scheduler {
+    let (cut_by, planned) = (Arc::clone(reader), Arc::clone(plan));
+    let cut = move |piece: PieceId| cut_by.parts_of(&planned.kept_piece(piece));
+    let holes = Holes::new(holes, options.max_skipped, reader.hole_units().clone());
+    let scheduler = Scheduler::new(Arc::clone(plan), share, options.memory_limit, reader.row_bytes(), holes, cut);
+    let scheduler = if options.follows_parts { scheduler.following_parts() } else { scheduler };
+    let is_local = connections.iter().all(|store| store.is_local);
+    let known: Vec<Known> = connections.iter().map(Connection::known).collect();
+    match known.iter().map(Known::window_bytes).max().filter(|_| !is_local) {
+        None => scheduler.with_bytes_at_hand(options.num_threads),
+        Some(window_bytes) => scheduler.with_fetch_window(window_bytes, known.iter().all(Known::is_measured)),
+    }
+}
+
 fn add_elapsed(nanos: &AtomicU64, start: Instant) {
     nanos.fetch_add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
@@ -606,9 +615,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     give_way();
     let work = || {
         while let Some(task) = shared.next_task() {
-            if let Err(error) = shared.run_task(task) {
-                shared.fail(error);
-            }
+            shared.run_task(task);
         }
     };
     // Finding the next task may panic, too: it plans batches.

@@ -79,7 +79,7 @@ pub use crate::reader::{Coarse, EpochReader, OrderSettings, Refetched, Unindexed
 pub use crate::rows::RowSet;
 #[doc(hidden)]
 pub use crate::secrets::redacted;
-pub use crate::selection::{Filter, Part, Report, Selection, SetOperation, Subset, unknown_column};
+pub use crate::selection::{Filter, Report, Selection, SetOperation, Shard, Subset, unknown_column};
 pub use crate::source::{
     Connection, FileAnswer, FileCall, FileError, FileErrorKind, FileInfo, FileReply, FileSystem, Known, Object,
     OpenFileSystem, Store, WholeObject, bytes_of, duration, refuse_tables, set_file_systems,

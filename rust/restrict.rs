@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::query::Dataset;
 use crate::reader::digest;
 use crate::rows::RowSet;
-use crate::selection::{Part, Report, Selection, SetOperation, Subset};
+use crate::selection::{Report, Selection, SetOperation, Shard, Subset};
 
 /// The rows that a dataset was restricted to, before its filters apply.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct Restriction {
     rows: Option<Arc<Selection>>,
     /// Descriptions of the restriction, for states.
     texts: Vec<String>,
-    part: Option<Part>,
+    shard: Option<Shard>,
     /// The rows in the requested order, numbered over all rows of the snapshot.
     order: Option<Arc<[u64]>>,
 }
@@ -43,8 +43,8 @@ impl Restriction {
 
     /// Returns the descriptions that states record.
     pub(crate) fn texts(&self) -> impl Iterator<Item = String> {
-        let part = self.part.map(|part| format!("shard {} of {}", part.index, part.num_parts));
-        self.texts.iter().cloned().chain(part)
+        let shard = self.shard.map(|shard| format!("shard {} of {}", shard.index, shard.num_shards));
+        self.texts.iter().cloned().chain(shard)
     }
 
     /// Returns whether rows were requested in an order of their own.
@@ -61,7 +61,7 @@ impl Restriction {
         let rows = self.rows.as_ref().map(|rows| rows.to_bytes(snapshot));
         let header = Header {
             texts: self.texts.clone(),
-            part: self.part.map(|part| (part.index, part.num_parts)),
+            part: self.shard.map(|shard| (shard.index, shard.num_shards)),
             num_row_bytes: rows.as_ref().map(Vec::len),
             is_ordered: self.order.is_some(),
         };
@@ -82,14 +82,14 @@ impl Restriction {
             Some(_) => Some(Arc::new(Selection::from_bytes(snapshot, rows)?)),
             None => None,
         };
-        let part = match part {
-            Some((index, num_parts)) => Some(Part::try_new(index, num_parts).ok()?),
+        let shard = match part {
+            Some((index, num_shards)) => Some(Shard::try_new(index, num_shards).ok()?),
             None => None,
         };
         let (order, rest) = rest.as_chunks();
         let order: Arc<[u64]> = order.iter().map(|row| u64::from_le_bytes(*row)).collect();
         let is_sound = rest.is_empty() && (is_ordered || order.is_empty());
-        is_sound.then(|| Self { rows, texts, part, order: is_ordered.then_some(order) })
+        is_sound.then(|| Self { rows, texts, shard, order: is_ordered.then_some(order) })
     }
 }
 
@@ -98,7 +98,7 @@ impl Dataset {
     pub fn subset(&self, selection: Arc<Selection>) -> Subset {
         let restriction = self.restriction();
         let query = self.filter_identities().into_iter().chain(restriction.texts.iter().cloned()).collect();
-        Subset::of(self.snapshot(), selection, Some(query), restriction.part)
+        Subset::of(self.snapshot(), selection, Some(query), restriction.shard)
     }
 
     /// Keeps only rows that are also in `subset`.
@@ -108,7 +108,7 @@ impl Dataset {
     ///
     /// # Errors
     ///
-    /// [`Error::SelectionMismatch`] for rows of another snapshot, and for a part.
+    /// [`Error::SelectionMismatch`] for rows of another snapshot, and for a shard.
     pub fn select(&self, subset: &Subset) -> Result<Self> {
         subset.check_of(self.snapshot())?;
         let mut restriction = self.restriction().clone();
@@ -202,26 +202,26 @@ impl Dataset {
         self.with_restriction(restriction)
     }
 
-    /// Keeps the row groups of one of `num_parts` parts, which are consecutive and have about as many rows each.
+    /// Keeps the row groups of one of `num_shards` shards, which are consecutive and have about as many rows each.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for a part of a part, for an index out of range, and for the rows of a query.
-    pub fn shard(&self, index: u32, num_parts: u32) -> Result<Self> {
-        let part = Part::try_new(index, num_parts)?;
+    /// [`Error::Setting`] for a shard of a shard, for an index out of range, and for the rows of a query.
+    pub fn shard(&self, index: u32, num_shards: u32) -> Result<Self> {
+        let shard = Shard::try_new(index, num_shards)?;
         if self.query().is_some() {
             let reason = "a query chooses among the rows of the whole; take the shard before `sql`".into();
             return Err(Error::Setting { name: "shard", reason });
         }
         let mut restriction = self.restriction().clone();
-        if let Some(Part { index, num_parts }) = restriction.part {
-            let reason = format!("the dataset is shard {index} of {num_parts} already; take more shards of the whole");
+        if let Some(Shard { index, num_shards }) = restriction.shard {
+            let reason = format!("the dataset is shard {index} of {num_shards} already; take more shards of the whole");
             return Err(Error::Setting { name: "shard", reason });
         }
         let rows = restriction.rows.take().unwrap_or_else(|| Arc::new(Selection::all(self.snapshot())));
-        let rows = Subset::of(self.snapshot(), rows, None, None).in_part(part);
+        let rows = Subset::of(self.snapshot(), rows, None, None).in_shard(shard);
         restriction.rows = Some(Arc::clone(rows.selection()));
-        restriction.part = Some(part);
+        restriction.shard = Some(shard);
         Ok(self.with_restriction(restriction))
     }
 

@@ -55,10 +55,10 @@ impl PySelection {
         self.subset.query().map(<[String]>::to_vec)
     }
 
-    /// For a part: its number, and the number of parts.
+    /// For a shard: its number, and the number of shards.
     #[getter]
     fn part(&self) -> Option<(u32, u32)> {
-        self.subset.part().map(|part| (part.index, part.num_parts))
+        self.subset.shard().map(|shard| (shard.index, shard.num_shards))
     }
 
     fn equals(&self, other: &Self) -> bool {

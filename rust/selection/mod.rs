@@ -60,7 +60,7 @@ use self::evaluate::Evaluator;
 pub(crate) use self::kept::Kept;
 pub(crate) use self::payload::Payload;
 pub(crate) use self::scan::Limits;
-pub use self::subset::{Part, Subset};
+pub use self::subset::{Shard, Subset};
 pub use self::unknown::unknown_column;
 use crate::dataset::{Snapshot, inner};
 use crate::error::Result;

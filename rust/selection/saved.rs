@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::Selection;
 use super::codec::{put_number, put_sets, take_number, take_sets};
-use super::subset::{Part, Subset};
+use super::subset::{Shard, Subset};
 
 pub(super) const MAGIC: &[u8; 8] = b"fbselect";
 
@@ -28,7 +28,7 @@ struct Header {
     fingerprint: String,
     /// The filters, if nothing else made it.
     query: Option<Vec<String>>,
-    /// The part's number, and the number of parts, if it is a part.
+    /// The shard's number, and the number of shards, if it is a shard.
     part: Option<(u32, u32)>,
     /// Number of the snapshot's row groups that have rows.
     num_row_groups: u64,
@@ -42,7 +42,7 @@ pub(super) fn to_bytes(subset: &Subset) -> Vec<u8> {
     let header = Header {
         fingerprint: subset.fingerprint().to_owned(),
         query: subset.query().map(<[String]>::to_vec),
-        part: subset.part().map(|part| (part.index, part.num_parts)),
+        part: subset.shard().map(|shard| (shard.index, shard.num_shards)),
         num_row_groups: subset.sizes().len() as u64,
         num_rows: subset.num_rows(),
         made_by: concat!("forebay ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -89,9 +89,9 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Result<Subset, String> {
     if !rest.is_empty() || selection.num_rows() != header.num_rows {
         return Err("its rows contradict its header".into());
     }
-    let part = header.part.map(|(index, num_parts)| Part::try_new(index, num_parts)).transpose();
-    let part = part.map_err(|error| error.to_string())?;
-    Subset::try_new(header.fingerprint, sizes.into(), header.query, part, selection)
+    let shard = header.part.map(|(index, num_shards)| Shard::try_new(index, num_shards)).transpose();
+    let shard = shard.map_err(|error| error.to_string())?;
+    Subset::try_new(header.fingerprint, sizes.into(), header.query, shard, selection)
 }
 
 fn cut_off() -> String {

@@ -1,7 +1,7 @@
 //! [`Subset`]: a selection on its own, to keep, combine and use elsewhere.
 //!
 //! It knows which snapshot its rows belong to, so that it cannot be applied to another one; and, if a selection is
-//! evaluated in parts, which part it is.
+//! evaluated in shards, which shard it is.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,37 +21,38 @@ use crate::rows::RowSet;
 /// Bytes of a hash that identifies a selection.
 const DIGEST_BYTES: usize = 16;
 
-/// One of the parts in which a selection is evaluated: consecutive row groups.
+/// One of the shards in which a selection is evaluated: consecutive row groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    /// The part's number, from 0.
+pub struct Shard {
+    /// The shard's number, from 0.
     pub index: u32,
-    /// The number of parts.
-    pub num_parts: u32,
+    /// The number of shards.
+    pub num_shards: u32,
 }
 
-impl Part {
-    /// Checks a part.
+impl Shard {
+    /// Checks a shard.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for a part out of range.
-    pub fn try_new(index: u32, num_parts: u32) -> Result<Self> {
-        if index < num_parts {
-            return Ok(Self { index, num_parts });
+    /// [`Error::Setting`] for a shard out of range.
+    pub fn try_new(index: u32, num_shards: u32) -> Result<Self> {
+        if index < num_shards {
+            return Ok(Self { index, num_shards });
         }
         let reason = format!(
-            "expected less than the number of shards `{num_parts}`, got `{index}`; the index comes first: `shard(0, 4)`"
+            "expected less than the number of shards `{num_shards}`, got `{index}`; the index comes first: `shard(0, 4)`"
         );
         Err(Error::Setting { name: "index", reason })
     }
 
-    /// Returns which of the row groups that begin at `starts`, of `num_rows` rows in total, belong to this part: those
+    /// Returns which of the row groups that begin at `starts`, of `num_rows` rows in total, belong to this shard: those
     /// that begin within its share of the rows.
     fn row_groups(self, starts: &[u64], num_rows: u64) -> Range<usize> {
-        let share = |part: u32| u128::from(part) * u128::from(num_rows.max(1));
-        let first_of =
-            |part: u32| starts.partition_point(|&start| u128::from(start) * u128::from(self.num_parts) < share(part));
+        let share = |shard: u32| u128::from(shard) * u128::from(num_rows.max(1));
+        let first_of = |shard: u32| {
+            starts.partition_point(|&start| u128::from(start) * u128::from(self.num_shards) < share(shard))
+        };
         first_of(self.index)..first_of(self.index + 1)
     }
 }
@@ -74,14 +75,14 @@ pub struct Subset {
     /// Number of rows of each row group of the snapshot.
     sizes: Arc<[u32]>,
     query: Option<Vec<String>>,
-    part: Option<Part>,
+    shard: Option<Shard>,
     selection: Arc<Selection>,
 }
 
 impl PartialEq for Subset {
     fn eq(&self, other: &Self) -> bool {
         self.fingerprint == other.fingerprint
-            && self.part == other.part
+            && self.shard == other.shard
             && self.selection.sets() == other.selection.sets()
     }
 }
@@ -92,10 +93,10 @@ impl Subset {
         snapshot: &Snapshot,
         selection: Arc<Selection>,
         query: Option<Vec<String>>,
-        part: Option<Part>,
+        shard: Option<Shard>,
     ) -> Self {
         let sizes = snapshot.row_groups.iter().map(|row_group| row_group.num_rows).collect();
-        Self { fingerprint: snapshot.fingerprint.as_str().into(), sizes, query, part, selection }
+        Self { fingerprint: snapshot.fingerprint.as_str().into(), sizes, query, shard, selection }
     }
 
     /// Returns the rows of `selection`, of `snapshot`, as a whole, however they were chosen.
@@ -103,21 +104,21 @@ impl Subset {
         Self::of(snapshot, selection, None, None)
     }
 
-    /// Returns a subset, if a part keeps no rows of other parts.
+    /// Returns a subset, if a shard keeps no rows of other shards.
     pub(super) fn try_new(
         fingerprint: String,
         sizes: Arc<[u32]>,
         query: Option<Vec<String>>,
-        part: Option<Part>,
+        shard: Option<Shard>,
         selection: Selection,
     ) -> Result<Self, String> {
         let (starts, num_rows) = starts_of(&sizes);
-        let mine = part.map_or(0..sizes.len(), |part| part.row_groups(&starts, num_rows));
+        let mine = shard.map_or(0..sizes.len(), |shard| shard.row_groups(&starts, num_rows));
         let is_others = |(index, set): (usize, &RowSet)| !mine.contains(&index) && *set != RowSet::None;
         if selection.sets().iter().enumerate().any(is_others) {
             return Err("it keeps rows that belong to another part".into());
         }
-        Ok(Self { fingerprint: fingerprint.into(), sizes, query, part, selection: Arc::new(selection) })
+        Ok(Self { fingerprint: fingerprint.into(), sizes, query, shard, selection: Arc::new(selection) })
     }
 
     /// Returns the identity of the snapshot, in hex.
@@ -130,9 +131,9 @@ impl Subset {
         self.query.as_deref()
     }
 
-    /// Returns which part it is, if it is one.
-    pub fn part(&self) -> Option<Part> {
-        self.part
+    /// Returns which shard it is, if it is one.
+    pub fn shard(&self) -> Option<Shard> {
+        self.shard
     }
 
     /// Returns the number of rows.
@@ -187,7 +188,7 @@ impl Subset {
     ///
     /// # Errors
     ///
-    /// [`Error::SelectionMismatch`] for rows of another snapshot, and for parts.
+    /// [`Error::SelectionMismatch`] for rows of another snapshot, and for shards.
     pub fn combine(&self, other: &Self, operation: SetOperation) -> Result<Self> {
         self.check_whole()?;
         other.check_whole()?;
@@ -202,7 +203,7 @@ impl Subset {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for more rows than there are, [`Error::SelectionMismatch`] for a part.
+    /// [`Error::Setting`] for more rows than there are, [`Error::SelectionMismatch`] for a shard.
     pub fn sample(&self, num_rows: u64, seed: u64) -> Result<Self> {
         self.check_whole()?;
         Ok(self.choose(&sample::sample(self.num_rows(), num_rows, seed)?))
@@ -212,7 +213,7 @@ impl Subset {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for fractions that do not add up to 1, [`Error::SelectionMismatch`] for a part.
+    /// [`Error::Setting`] for fractions that do not add up to 1, [`Error::SelectionMismatch`] for a shard.
     pub fn split(&self, fractions: &[f64], seed: u64) -> Result<Vec<Self>> {
         self.check_whole()?;
         let mut left = self.clone();
@@ -225,50 +226,50 @@ impl Subset {
         Ok(parts)
     }
 
-    /// Returns the whole of which `parts` are all parts, in any order.
+    /// Returns the whole of which `shards` are all shards, in any order.
     ///
     /// # Errors
     ///
-    /// [`Error::SelectionMismatch`] if one is missing, repeated, or of another snapshot, query or number of parts.
-    pub fn merge(parts: &[Self]) -> Result<Self> {
+    /// [`Error::SelectionMismatch`] if one is missing, repeated, or of another snapshot, query or number of shards.
+    pub fn merge(shards: &[Self]) -> Result<Self> {
         let refuse = |reason: String| Err(Error::SelectionMismatch { reason });
-        let Some(first) = parts.first() else { return refuse("there are no parts to merge".into()) };
-        let Some(Part { num_parts, .. }) = first.part else {
+        let Some(first) = shards.first() else { return refuse("there are no parts to merge".into()) };
+        let Some(Shard { num_shards, .. }) = first.shard else {
             return refuse("it is a whole selection, not a part; combine selections with `|`".into());
         };
         let mut by_index = BTreeMap::new();
-        for part in parts {
-            first.check_same(part)?;
-            if part.query != first.query {
-                return refuse(format!("one part was made by {:?}, another by {:?}", first.query, part.query));
+        for shard in shards {
+            first.check_same(shard)?;
+            if shard.query != first.query {
+                return refuse(format!("one part was made by {:?}, another by {:?}", first.query, shard.query));
             }
-            let Some(place) = part.part.filter(|part| part.num_parts == num_parts) else {
-                return refuse(format!("expected parts of {num_parts}, got {}", name_of(part.part)));
+            let Some(place) = shard.shard.filter(|shard| shard.num_shards == num_shards) else {
+                return refuse(format!("expected parts of {num_shards}, got {}", name_of(shard.shard)));
             };
-            if by_index.insert(place.index, part).is_some() {
-                return refuse(format!("{} is there twice", name_of(part.part)));
+            if by_index.insert(place.index, shard).is_some() {
+                return refuse(format!("{} is there twice", name_of(shard.shard)));
             }
         }
         let mut sets = vec![RowSet::None; first.sizes.len()];
         let (starts, num_rows) = starts_of(&first.sizes);
-        for index in 0..num_parts {
-            let place = Part { index, num_parts };
-            let Some(part) = by_index.get(&index) else {
+        for index in 0..num_shards {
+            let place = Shard { index, num_shards };
+            let Some(shard) = by_index.get(&index) else {
                 return refuse(format!("{} is missing", name_of(Some(place))));
             };
             let mine = place.row_groups(&starts, num_rows);
-            sets[mine.clone()].clone_from_slice(&part.selection.sets()[mine]);
+            sets[mine.clone()].clone_from_slice(&shard.selection.sets()[mine]);
         }
         Ok(Self { query: first.query.clone(), ..first.with_sets(sets) })
     }
 
-    /// Returns the rows that are in `part` of the row groups.
-    pub(crate) fn in_part(&self, part: Part) -> Self {
+    /// Returns the rows that are in `shard` of the row groups.
+    pub(crate) fn in_shard(&self, shard: Shard) -> Self {
         let (starts, num_rows) = starts_of(&self.sizes);
-        let mine = part.row_groups(&starts, num_rows);
+        let mine = shard.row_groups(&starts, num_rows);
         let sets = self.selection.sets().iter().enumerate();
         let sets = sets.map(|(index, set)| if mine.contains(&index) { set.clone() } else { RowSet::None });
-        Self { part: Some(part), ..self.with_sets(sets.collect()) }
+        Self { shard: Some(shard), ..self.with_sets(sets.collect()) }
     }
 
     /// Refuses a snapshot that these rows do not belong to.
@@ -296,12 +297,12 @@ impl Subset {
         Err(Error::SelectionMismatch { reason })
     }
 
-    /// Refuses a part, which would pass for the whole.
+    /// Refuses a shard, which would pass for the whole.
     fn check_whole(&self) -> Result<()> {
-        if self.part.is_none() {
+        if self.shard.is_none() {
             return Ok(());
         }
-        let reason = format!("it is only {}; merge all parts first", name_of(self.part));
+        let reason = format!("it is only {}; merge all parts first", name_of(self.shard));
         Err(Error::SelectionMismatch { reason })
     }
 
@@ -318,12 +319,12 @@ impl Subset {
 
     fn with_sets(&self, sets: Vec<RowSet>) -> Self {
         let selection = Arc::new(Selection::of_sizes(sets, &self.sizes));
-        Self { query: None, part: None, selection, ..self.clone() }
+        Self { query: None, shard: None, selection, ..self.clone() }
     }
 }
 
-fn name_of(part: Option<Part>) -> String {
-    part.map_or("a whole selection".into(), |part| format!("part {} of {} (from 0)", part.index, part.num_parts))
+fn name_of(shard: Option<Shard>) -> String {
+    shard.map_or("a whole selection".into(), |shard| format!("part {} of {} (from 0)", shard.index, shard.num_shards))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::super::algebra::SetOperation;
 use super::super::{RowSet, Selection};
-use super::{Part, Subset, starts_of};
+use super::{Shard, Subset, starts_of};
 use crate::error::Error;
 use crate::plan::seed::{Key, Purpose};
 
@@ -82,30 +82,30 @@ proptest! {
     }
 
     #[test]
-    fn parts_become_whole_again_in_any_order((subset, _) in two(), num_parts in 1_u32..9, rotation in 0_usize..9) {
+    fn shards_become_whole_again_in_any_order((subset, _) in two(), num_shards in 1_u32..9, rotation in 0_usize..9) {
         let query = Some(vec!["a > 1".to_owned()]);
-        let part = |index| {
-            let part = Part::try_new(index, num_parts).unwrap();
-            Subset { query: query.clone(), ..subset.in_part(part) }
+        let shard = |index| {
+            let shard = Shard::try_new(index, num_shards).unwrap();
+            Subset { query: query.clone(), ..subset.in_shard(shard) }
         };
-        let mut parts: Vec<Subset> = (0..num_parts).map(part).collect();
-        prop_assert_eq!(parts.iter().map(Subset::num_rows).sum::<u64>(), subset.num_rows());
-        parts.rotate_left(rotation % num_parts as usize);
-        let merged = Subset::merge(&parts).unwrap();
+        let mut shards: Vec<Subset> = (0..num_shards).map(shard).collect();
+        prop_assert_eq!(shards.iter().map(Subset::num_rows).sum::<u64>(), subset.num_rows());
+        shards.rotate_left(rotation % num_shards as usize);
+        let merged = Subset::merge(&shards).unwrap();
         prop_assert_eq!(&merged, &subset);
         prop_assert_eq!(merged.query(), query.as_deref());
-        let saved: Vec<Subset> = parts.iter().map(|part| Subset::from_bytes(&part.to_bytes(), "x").unwrap()).collect();
-        prop_assert_eq!(saved, parts);
+        let saved: Vec<Subset> = shards.iter().map(|shard| Subset::from_bytes(&shard.to_bytes(), "x").unwrap()).collect();
+        prop_assert_eq!(saved, shards);
     }
 
     #[test]
-    fn a_row_group_belongs_to_the_part_in_whose_share_it_begins(
-        sizes in prop::collection::vec(0_u32..300, 0..20), num_parts in 1_u32..9,
+    fn a_row_group_belongs_to_the_shard_in_whose_share_it_begins(
+        sizes in prop::collection::vec(0_u32..300, 0..20), num_shards in 1_u32..9,
     ) {
         let (starts, num_rows) = starts_of(&sizes);
-        for index in 0..num_parts {
-            let mine = Part::try_new(index, num_parts).unwrap().row_groups(&starts, num_rows);
-            let is_mine = |place: &usize| starts[*place] * u64::from(num_parts) / num_rows.max(1) == u64::from(index);
+        for index in 0..num_shards {
+            let mine = Shard::try_new(index, num_shards).unwrap().row_groups(&starts, num_rows);
+            let is_mine = |place: &usize| starts[*place] * u64::from(num_shards) / num_rows.max(1) == u64::from(index);
             let expected: Vec<usize> = (0..sizes.len()).filter(is_mine).collect();
             prop_assert_eq!(mine.collect::<Vec<_>>(), expected);
         }
@@ -198,45 +198,45 @@ fn a_clustered_selection_of_a_billion_rows_takes_a_few_kilobytes() {
 }
 
 #[test]
-fn parts_that_do_not_make_a_whole_are_refused() {
+fn shards_that_do_not_make_a_whole_are_refused() {
     let sizes = [10; 8];
     let whole = subset(vec![RowSet::All; 8], &sizes);
-    let part = |index, num_parts| Subset {
+    let shard = |index, num_shards| Subset {
         query: Some(vec!["a > 1".into()]),
-        ..whole.in_part(Part::try_new(index, num_parts).unwrap())
+        ..whole.in_shard(Shard::try_new(index, num_shards).unwrap())
     };
-    let refusal = |parts: &[Subset]| match Subset::merge(parts) {
+    let refusal = |shards: &[Subset]| match Subset::merge(shards) {
         Err(Error::SelectionMismatch { reason }) => reason,
         merged => panic!("expected a refusal, got {merged:?}"),
     };
     assert!(refusal(&[]).contains("no parts"));
     assert!(refusal(std::slice::from_ref(&whole)).contains("a whole selection, not a part"));
-    assert!(refusal(&[part(0, 3), part(2, 3)]).contains("part 1 of 3 (from 0) is missing"));
-    assert!(refusal(&[part(0, 2), part(0, 2)]).contains("part 0 of 2 (from 0) is there twice"));
-    assert!(refusal(&[part(0, 2), part(1, 3)]).contains("expected parts of 2, got part 1 of 3"));
-    assert!(refusal(&[part(0, 2), whole.clone()]).contains("got a whole selection"));
-    let others = Subset { query: Some(vec!["b > 1".into()]), ..part(1, 2) };
-    assert!(refusal(&[part(0, 2), others]).contains("\"b > 1\""));
-    let elsewhere = Subset { fingerprint: "77".into(), ..part(1, 2) };
-    assert!(refusal(&[part(0, 2), elsewhere]).contains("`77`"));
-    assert!(matches!(Part::try_new(2, 2), Err(Error::Setting { name: "index", .. })));
+    assert!(refusal(&[shard(0, 3), shard(2, 3)]).contains("part 1 of 3 (from 0) is missing"));
+    assert!(refusal(&[shard(0, 2), shard(0, 2)]).contains("part 0 of 2 (from 0) is there twice"));
+    assert!(refusal(&[shard(0, 2), shard(1, 3)]).contains("expected parts of 2, got part 1 of 3"));
+    assert!(refusal(&[shard(0, 2), whole.clone()]).contains("got a whole selection"));
+    let others = Subset { query: Some(vec!["b > 1".into()]), ..shard(1, 2) };
+    assert!(refusal(&[shard(0, 2), others]).contains("\"b > 1\""));
+    let elsewhere = Subset { fingerprint: "77".into(), ..shard(1, 2) };
+    assert!(refusal(&[shard(0, 2), elsewhere]).contains("`77`"));
+    assert!(matches!(Shard::try_new(2, 2), Err(Error::Setting { name: "index", .. })));
 }
 
 #[test]
-fn a_part_does_not_pass_for_the_whole() {
+fn a_shard_does_not_pass_for_the_whole() {
     let whole = subset(vec![RowSet::All; 4], &[10; 4]);
-    let part = whole.in_part(Part::try_new(1, 2).unwrap());
+    let shard = whole.in_shard(Shard::try_new(1, 2).unwrap());
     for refused in [
-        part.combine(&whole, SetOperation::Or).map(drop),
-        whole.combine(&part, SetOperation::Or).map(drop),
-        part.sample(1, 0).map(drop),
-        part.split(&[1.0], 0).map(drop),
+        shard.combine(&whole, SetOperation::Or).map(drop),
+        whole.combine(&shard, SetOperation::Or).map(drop),
+        shard.sample(1, 0).map(drop),
+        shard.split(&[1.0], 0).map(drop),
     ] {
         let is_named = matches!(&refused, Err(Error::SelectionMismatch { reason }) if reason.contains("part 1 of 2"));
         assert!(is_named, "{refused:?}");
     }
-    // Rows of another part, saved as this one's.
-    let forged = Subset { part: Some(Part { index: 0, num_parts: 2 }), ..part };
+    // Rows of another shard, saved as this one's.
+    let forged = Subset { shard: Some(Shard { index: 0, num_shards: 2 }), ..shard };
     let refused = Subset::from_bytes(&forged.to_bytes(), "x");
     assert!(matches!(&refused, Err(Error::NotASelection { reason, .. }) if reason.contains("another part")));
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use arrow_array::RecordBatch;
-use forebay::forms::{self, Form, Part, Request, Target, Tensor, Unit};
+use forebay::forms::{self, Converted, Form, Request, Target, Tensor, Unit};
 use forebay::{EpochReader, Error, Finish};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -58,12 +58,12 @@ impl PyForms {
             return Err(PyValueError::new_err("these forms belong to other columns"));
         }
         let columns = schema.fields().iter().zip(batch.columns()).zip(&self.forms);
-        let parts = py.detach(|| {
+        let converted = py.detach(|| {
             columns
                 .map(|((field, array), form)| Ok((field.name().clone(), forms::convert(field, array, form)?)))
                 .collect::<Result<Vec<_>, Error>>()
         });
-        fields(py, parts.map_err(|error| to_py(&error))?, maker)
+        fields(py, converted.map_err(|error| to_py(&error))?, maker)
     }
 }
 
@@ -101,28 +101,32 @@ impl<'py> TensorMaker<'_, 'py> {
 
 fn fields<'py>(
     py: Python<'py>,
-    parts: Vec<(String, Part)>,
+    columns: Vec<(String, Converted)>,
     maker: &TensorMaker<'_, 'py>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    for (name, part) in parts {
-        dict.set_item(name, value(py, part, maker)?)?;
+    for (name, column) in columns {
+        dict.set_item(name, value(py, column, maker)?)?;
     }
     Ok(dict)
 }
 
-fn value<'py>(py: Python<'py>, part: Part, maker: &TensorMaker<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
+fn value<'py>(py: Python<'py>, column: Converted, maker: &TensorMaker<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
     let tensor = |tensor| maker.make(py, tensor, None);
-    match part {
-        Part::Tensor(field, tensor) => maker.make(py, tensor, Unit::of(field.data_type())),
-        Part::Objects(field, array) => Ok(to_list(py, &field, &array)?.into_any()),
-        Part::Ragged(values, offsets) => pair(py, &RAGGED, "Ragged", (value(py, *values, maker)?, tensor(offsets)?)),
-        Part::Nested(values, offsets) => pair(py, &NESTED, "nested", (value(py, *values, maker)?, tensor(offsets)?)),
-        Part::Struct(parts) => Ok(fields(py, parts, maker)?.into_any()),
-        Part::Indices(indices, values) => {
+    match column {
+        Converted::Tensor(field, tensor) => maker.make(py, tensor, Unit::of(field.data_type())),
+        Converted::Objects(field, array) => Ok(to_list(py, &field, &array)?.into_any()),
+        Converted::Ragged(values, offsets) => {
+            pair(py, &RAGGED, "Ragged", (value(py, *values, maker)?, tensor(offsets)?))
+        }
+        Converted::Nested(values, offsets) => {
+            pair(py, &NESTED, "nested", (value(py, *values, maker)?, tensor(offsets)?))
+        }
+        Converted::Struct(columns) => Ok(fields(py, columns, maker)?.into_any()),
+        Converted::Indices(indices, values) => {
             pair(py, &INDICES, "DictionaryEncoded", (tensor(indices)?, value(py, *values, maker)?))
         }
-        Part::Masked(values, mask) => pair(py, &MASKED, "Masked", (value(py, *values, maker)?, tensor(mask)?)),
+        Converted::Masked(values, mask) => pair(py, &MASKED, "Masked", (value(py, *values, maker)?, tensor(mask)?)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Converts arrays to the parts of their form.
+//! Converts arrays to their form.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use super::Form;
 use super::tensor::{Element, Tensor, dimension, values_of};
 use crate::error::{Error, Result};
 
-/// A column of a batch, split into its parts.
+/// A column of a batch in its chosen form.
 #[derive(Debug)]
-pub enum Part {
+pub enum Converted {
     /// A tensor; the field has the unit of its elements.
     Tensor(FieldRef, Tensor),
     /// Values that become individual Python objects.
     Objects(FieldRef, ArrayRef),
     /// The items of all rows, and the offset of each row's items, including the end of the last.
     Ragged(Box<Self>, Tensor),
-    /// Like [`Part::Ragged`], for a `torch.nested` tensor.
+    /// Like [`Converted::Ragged`], for a `torch.nested` tensor.
     Nested(Box<Self>, Tensor),
     /// The fields of a struct.
     Struct(Vec<(String, Self)>),
@@ -38,8 +38,8 @@ pub enum Part {
 /// # Errors
 ///
 /// [`Error::NoTensor`] if the form cannot hold a value: a null that the footer denies, lists of different lengths.
-pub fn convert(field: &FieldRef, array: &ArrayRef, form: &Form) -> Result<Part> {
-    part(field, array, form, None)
+pub fn convert(field: &FieldRef, array: &ArrayRef, form: &Form) -> Result<Converted> {
+    convert_where(field, array, form, None)
 }
 
 /// Returns the tensor over `array`, without a copy (Booleans: one).
@@ -68,35 +68,35 @@ pub(super) fn has_objects(data_type: &DataType) -> bool {
 }
 
 /// Converts values that may be null only where `absent` says so: what is below a NULL does not matter.
-fn part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<&NullBuffer>) -> Result<Part> {
+fn convert_where(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<&NullBuffer>) -> Result<Converted> {
     match form {
         Form::Masked(values) => {
             let nulls = NullBuffer::union(array.logical_nulls().as_ref(), absent);
             let mask = Tensor::mask_of_rows(nulls.as_ref(), array.len());
-            Ok(Part::Masked(Box::new(part(field, array, values, nulls.as_ref())?), mask))
+            Ok(Converted::Masked(Box::new(convert_where(field, array, values, nulls.as_ref())?), mask))
         }
         Form::MaskedElements => {
             let nulls = NullBuffer::union(elements(array).as_ref(), expanded(absent, array).as_ref());
             let values = dense_where(field, array, nulls.as_ref())?;
             let mask = values.mask(nulls.as_ref());
-            Ok(Part::Masked(Box::new(Part::Tensor(Arc::clone(field), values)), mask))
+            Ok(Converted::Masked(Box::new(Converted::Tensor(Arc::clone(field), values)), mask))
         }
         Form::Tensor => {
             let absent = expanded(absent, array);
-            Ok(Part::Tensor(Arc::clone(field), dense_where(field, array, absent.as_ref())?))
+            Ok(Converted::Tensor(Arc::clone(field), dense_where(field, array, absent.as_ref())?))
         }
-        Form::Objects => Ok(Part::Objects(Arc::clone(field), Arc::clone(array))),
+        Form::Objects => Ok(Converted::Objects(Arc::clone(field), Arc::clone(array))),
         form => {
             check_present(field, array, absent)?;
-            present_part(field, array, form, absent)
+            convert_present(field, array, form, absent)
         }
     }
 }
 
 /// Converts values that have been checked for nulls.
-fn present_part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<&NullBuffer>) -> Result<Part> {
+fn convert_present(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<&NullBuffer>) -> Result<Converted> {
     match (form, array.data_type()) {
-        (Form::Cast(element), _) => Ok(Part::Tensor(Arc::clone(field), cast(field, array, *element)?)),
+        (Form::Cast(element), _) => Ok(Converted::Tensor(Arc::clone(field), cast(field, array, *element)?)),
         (Form::Bytes, data_type) => {
             let (offsets, bytes) = match data_type {
                 DataType::Utf8 => bytes_of(array.as_string::<i32>().offsets(), array.as_string::<i32>().values()),
@@ -111,32 +111,33 @@ fn present_part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<
             let (bytes, offsets) = of_present_rows(field, bytes, offsets, absent)?;
             let element = Element::UInt(8);
             let bytes = Tensor::row_major(element, vec![dimension(bytes.len())], values_of(&bytes, element));
-            Ok(Part::Ragged(Box::new(Part::Tensor(Arc::clone(field), bytes)), offsets))
+            Ok(Converted::Ragged(Box::new(Converted::Tensor(Arc::clone(field), bytes)), offsets))
         }
         (Form::Ragged(items), _) => {
             let (item, values, offsets) = items_of(array).ok_or_else(|| mismatch(field))?;
             let (values, offsets) = of_present_rows(field, values, offsets, absent)?;
-            let items = part(&item, &values, items, None);
-            Ok(Part::Ragged(Box::new(items.map_err(|error| below(error, item.name(), field.name()))?), offsets))
+            let items = convert_where(&item, &values, items, None);
+            Ok(Converted::Ragged(Box::new(items.map_err(|error| below(error, item.name(), field.name()))?), offsets))
         }
         (Form::Nested, _) => {
             let (item, values, offsets) = items_of(array).ok_or_else(|| mismatch(field))?;
             let (values, offsets) = of_present_rows(field, values, offsets, absent)?;
-            Ok(Part::Nested(Box::new(part(&item, &values, &Form::Tensor, None)?), offsets))
+            Ok(Converted::Nested(Box::new(convert_where(&item, &values, &Form::Tensor, None)?), offsets))
         }
         (Form::Struct(forms), DataType::Struct(fields)) => {
             let array = array.as_struct();
             // What is below a NULL struct is absent, too.
             let absent = NullBuffer::union(absent, array.nulls());
             let children = fields.iter().zip(array.columns()).zip(forms);
-            let parts = children
-                .map(|((field, child), form)| Ok((field.name().clone(), part(field, child, form, absent.as_ref())?)));
-            let parts = parts.collect::<Result<_>>();
-            Ok(Part::Struct(parts.map_err(|error| below(error, "", &format!("{}.", field.name())))?))
+            let converted = children.map(|((field, child), form)| {
+                Ok((field.name().clone(), convert_where(field, child, form, absent.as_ref())?))
+            });
+            let converted = converted.collect::<Result<_>>();
+            Ok(Converted::Struct(converted.map_err(|error| below(error, "", &format!("{}.", field.name())))?))
         }
         (Form::Decoded(values), DataType::Dictionary(_, value_type)) => {
             let decoded = arrow_cast::cast(array, value_type).map_err(|error| no_tensor(field, error.to_string()))?;
-            part(&with_type(field, value_type), &decoded, values, array.logical_nulls().as_ref())
+            convert_where(&with_type(field, value_type), &decoded, values, array.logical_nulls().as_ref())
         }
         (Form::Indices(values), DataType::Dictionary(_, value_type)) => {
             let dictionary = array.as_any_dictionary();
@@ -149,8 +150,8 @@ fn present_part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<
                 _ => copied(dictionary.values()).map_err(|error| no_tensor(field, error.to_string()))?,
             };
             // Rows with a NULL value are NULL themselves.
-            let values = part(&with_type(field, value_type), &own, values, own.logical_nulls().as_ref())?;
-            Ok(Part::Indices(indices, Box::new(values)))
+            let values = convert_where(&with_type(field, value_type), &own, values, own.logical_nulls().as_ref())?;
+            Ok(Converted::Indices(indices, Box::new(values)))
         }
         _ => Err(mismatch(field)),
     }

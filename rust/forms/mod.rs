@@ -33,7 +33,7 @@ mod units;
 use serde::{Deserialize, Serialize};
 
 pub use self::choose::{Request, Target};
-pub use self::convert::{Part, convert, dense};
+pub use self::convert::{Converted, convert, dense};
 pub use self::tensor::{Element, Tensor};
 pub use self::units::{Unit, units};
 

@@ -18,15 +18,15 @@ fn tensor(array: impl Array + 'static) -> Result<Tensor> {
     dense(&field(&array), &(Arc::new(array) as ArrayRef))
 }
 
-fn parts(array: impl Array + 'static, form: &Form) -> Result<Part> {
+fn converted(array: impl Array + 'static, form: &Form) -> Result<Converted> {
     convert(&field(&array), &(Arc::new(array) as ArrayRef), form)
 }
 
-/// Returns the bytes of a tensor, the values of a part.
-fn values(part: &Part) -> &[u8] {
-    match part {
-        Part::Tensor(_, tensor) => tensor.values.as_slice(),
-        Part::Masked(values, _) | Part::Ragged(values, _) => self::values(values),
+/// Returns the bytes of a tensor, or of the values beside a mask or offsets.
+fn values(converted: &Converted) -> &[u8] {
+    match converted {
+        Converted::Tensor(_, tensor) => tensor.values.as_slice(),
+        Converted::Masked(values, _) | Converted::Ragged(values, _) => self::values(values),
         other => panic!("no one tensor: {other:?}"),
     }
 }
@@ -77,25 +77,25 @@ fn booleans_become_bytes_and_only_ones_are_true() {
 #[test]
 fn a_mask_says_which_values_there_are() {
     let array = Int32Array::from(vec![Some(7), None, Some(9)]);
-    let Part::Masked(values, mask) = parts(array.clone(), &Form::Tensor.masked()).unwrap() else { panic!() };
+    let Converted::Masked(values, mask) = converted(array.clone(), &Form::Tensor.masked()).unwrap() else { panic!() };
     assert_eq!(mask.values.as_slice(), [1, 0, 1]);
     assert_eq!(self::values(&values).as_ptr(), array.values().inner().as_ptr());
-    assert!(parts(array, &Form::Tensor).is_err());
+    assert!(converted(array, &Form::Tensor).is_err());
 }
 
 #[test]
 fn elements_are_masked_where_they_or_their_list_are_null() {
     let lists = [Some(vec![Some(1), None]), None, Some(vec![Some(3), Some(4)])];
     let array = FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>(lists, 2);
-    let Part::Masked(_, mask) = parts(array, &Form::MaskedElements).unwrap() else { panic!() };
+    let Converted::Masked(_, mask) = converted(array, &Form::MaskedElements).unwrap() else { panic!() };
     assert_eq!((&mask.shape[..], mask.values.as_slice()), (&[3, 2][..], &[1, 0, 0, 0, 1, 1][..]));
 }
 
 #[test]
 fn a_mask_of_elements_has_the_shape_of_the_values() {
     let masked = |array: FixedSizeListArray| {
-        let Part::Masked(part, mask) = parts(array, &Form::MaskedElements).unwrap() else { panic!() };
-        let Part::Tensor(_, tensor) = *part else { panic!() };
+        let Converted::Masked(part, mask) = converted(array, &Form::MaskedElements).unwrap() else { panic!() };
+        let Converted::Tensor(_, tensor) = *part else { panic!() };
         assert!(tensor.is_whole() && mask.is_whole(), "{tensor:?} {mask:?}");
         assert_eq!((&tensor.shape, &tensor.strides), (&mask.shape, &mask.strides));
         (mask.shape, mask.values.as_slice().to_vec())
@@ -126,10 +126,12 @@ fn lists_of_length_zero_may_be_null() {
     let cases: [(_, &[i64], &[u8]); 3] =
         [(empty, &[4, 0], &[1, 0, 1, 1]), (in_lists, &[2, 2, 0], &[1, 0]), (of_lists, &[2, 0, 2], &[1, 0])];
     for (array, shape, rows) in cases {
-        let Part::Masked(values, mask) = parts(array.clone(), &Form::Tensor.masked()).unwrap() else { panic!() };
-        let Part::Tensor(_, values) = *values else { panic!() };
+        let Converted::Masked(values, mask) = converted(array.clone(), &Form::Tensor.masked()).unwrap() else {
+            panic!()
+        };
+        let Converted::Tensor(_, values) = *values else { panic!() };
         assert_eq!((&values.shape[..], mask.values.as_slice()), (shape, rows));
-        let Part::Masked(_, mask) = parts(array.clone(), &Form::MaskedElements).unwrap() else { panic!() };
+        let Converted::Masked(_, mask) = converted(array.clone(), &Form::MaskedElements).unwrap() else { panic!() };
         assert_eq!(mask.shape, shape);
         assert_eq!(tensor(array).unwrap().shape, shape);
     }
@@ -140,11 +142,11 @@ fn ragged_lists_are_their_items_and_offsets_from_zero() {
     let lists = [Some(vec![Some(9)]), Some(vec![Some(1), Some(2)]), None, Some(vec![Some(3)])];
     let array = ListArray::from_iter_primitive::<Int32Type, _, _>(lists);
     let form = Form::Ragged(Box::new(Form::Tensor)).masked();
-    let Part::Masked(part, mask) = parts(array.slice(1, 3), &form).unwrap() else { panic!() };
+    let Converted::Masked(part, mask) = converted(array.slice(1, 3), &form).unwrap() else { panic!() };
     assert_eq!(mask.values.as_slice(), [1, 0, 1]);
-    let Part::Ragged(items, offsets) = *part else { panic!() };
+    let Converted::Ragged(items, offsets) = *part else { panic!() };
     assert_eq!(offsets.values.typed_data::<i64>(), [0, 2, 2, 3]);
-    let Part::Tensor(_, items) = *items else { panic!() };
+    let Converted::Tensor(_, items) = *items else { panic!() };
     assert_eq!(items.values.typed_data::<i32>(), [1, 2, 3]);
 }
 
@@ -158,14 +160,14 @@ fn rows_that_are_null_have_no_items_though_there_are_some_behind_them() {
         StringArray::new(OffsetBuffer::from_lengths([1, 2, 1]), Buffer::from_slice_ref("abbc".as_bytes()), nulls());
     let of_numbers = || Form::Ragged(Box::new(Form::Tensor)).masked();
     for (part, offsets, expected) in [
-        (parts(lists, &of_numbers()), [0, 2, 2, 5], [0_i32, 1, 3, 4, 5].map(i32::to_ne_bytes).concat()),
-        (parts(fixed, &of_numbers()), [0, 2, 2, 4], [0_i32, 1, 4, 5].map(i32::to_ne_bytes).concat()),
-        (parts(text, &Form::Bytes.masked()), [0, 1, 1, 2], b"ac".to_vec()),
+        (converted(lists, &of_numbers()), [0, 2, 2, 5], [0_i32, 1, 3, 4, 5].map(i32::to_ne_bytes).concat()),
+        (converted(fixed, &of_numbers()), [0, 2, 2, 4], [0_i32, 1, 4, 5].map(i32::to_ne_bytes).concat()),
+        (converted(text, &Form::Bytes.masked()), [0, 1, 1, 2], b"ac".to_vec()),
     ] {
-        let Part::Masked(ragged, mask) = part.unwrap() else { panic!() };
+        let Converted::Masked(ragged, mask) = part.unwrap() else { panic!() };
         assert_eq!(mask.values.as_slice(), [1, 0, 1]);
         assert_eq!(values(&ragged), expected);
-        let Part::Ragged(_, starts) = *ragged else { panic!() };
+        let Converted::Ragged(_, starts) = *ragged else { panic!() };
         assert_eq!(starts.values.typed_data::<i64>(), offsets);
     }
 }
@@ -177,8 +179,8 @@ fn below_a_null_struct_nothing_is_missed() {
     let inner: ArrayRef = Arc::new(Int32Array::from(vec![1, 0]));
     let array = StructArray::new(fields, vec![inner], Some(NullBuffer::from(vec![true, false])));
     let form = Form::Struct(vec![Form::Tensor]).masked();
-    let Part::Masked(part, _) = parts(array, &form).unwrap() else { panic!() };
-    let Part::Struct(fields) = *part else { panic!() };
+    let Converted::Masked(part, _) = converted(array, &form).unwrap() else { panic!() };
+    let Converted::Struct(fields) = *part else { panic!() };
     assert_eq!(fields[0].0, "a");
 }
 
@@ -186,19 +188,19 @@ fn below_a_null_struct_nothing_is_missed() {
 fn bytes_are_taken_as_numbers_where_they_fit() {
     let floats = [1.5_f32, -2.0].map(f32::to_le_bytes).concat();
     let array = BinaryArray::from(vec![&floats[..], &floats[..]]);
-    let Part::Tensor(_, tensor) = parts(array, &Form::Cast(Element::Float(32))).unwrap() else { panic!() };
+    let Converted::Tensor(_, tensor) = converted(array, &Form::Cast(Element::Float(32))).unwrap() else { panic!() };
     assert_eq!(tensor.shape, [2, 2]);
     assert_eq!(tensor.values.typed_data::<f32>(), [1.5, -2.0, 1.5, -2.0]);
-    let odd = parts(BinaryArray::from(vec![&b"abc"[..]]), &Form::Cast(Element::Int(16)));
+    let odd = converted(BinaryArray::from(vec![&b"abc"[..]]), &Form::Cast(Element::Int(16)));
     assert!(odd.unwrap_err().to_string().contains("3 bytes"));
 }
 
 #[test]
 fn decimals_are_rounded_or_counted_or_refused() {
     let array = Decimal128Array::from(vec![1999, -5]).with_precision_and_scale(30, 2).unwrap();
-    let floats = parts(array.clone(), &Form::Cast(Element::Float(64))).unwrap();
+    let floats = converted(array.clone(), &Form::Cast(Element::Float(64))).unwrap();
     assert_eq!(values(&floats), [19.99_f64, -0.05].map(f64::to_le_bytes).concat());
-    let units = parts(array, &Form::Cast(Element::Int(64))).unwrap();
+    let units = converted(array, &Form::Cast(Element::Int(64))).unwrap();
     assert_eq!(values(&units), [1999_i64, -5].map(i64::to_le_bytes).concat());
     for (units, scale, nearest) in [
         (84_378_669_429_136_025, 2, "843786694291360.25"),
@@ -207,15 +209,15 @@ fn decimals_are_rounded_or_counted_or_refused() {
         (12, -2, "1200"),
     ] {
         let array = Decimal128Array::from(vec![units]).with_precision_and_scale(38, scale).unwrap();
-        let float = parts(array, &Form::Cast(Element::Float(64))).unwrap();
+        let float = converted(array, &Form::Cast(Element::Float(64))).unwrap();
         assert_eq!(values(&float), nearest.parse::<f64>().unwrap().to_le_bytes(), "{nearest}");
     }
     // Halfway between two floats once it is a double.
     let array = Decimal128Array::from(vec![16_777_217_000_000_001]).with_precision_and_scale(38, 9).unwrap();
-    let single = parts(array, &Form::Cast(Element::Float(32))).unwrap();
+    let single = converted(array, &Form::Cast(Element::Float(32))).unwrap();
     assert_eq!(values(&single), 16_777_218_f32.to_le_bytes());
     let huge = Decimal128Array::from(vec![i128::MAX / 2]).with_precision_and_scale(38, 0).unwrap();
-    assert!(parts(huge, &Form::Cast(Element::Int(64))).is_err());
+    assert!(converted(huge, &Form::Cast(Element::Int(64))).is_err());
 }
 
 #[test]
@@ -223,9 +225,10 @@ fn dictionaries_are_decoded_or_taken_apart() {
     let keys = Int8Array::from(vec![1, 0, 1]);
     let numbers = Int32Array::from(vec![10, 20]);
     let array = DictionaryArray::new(keys, Arc::new(numbers.clone()) as ArrayRef);
-    let decoded = parts(array.clone(), &Form::Decoded(Box::new(Form::Tensor))).unwrap();
+    let decoded = converted(array.clone(), &Form::Decoded(Box::new(Form::Tensor))).unwrap();
     assert_eq!(values(&decoded), [20_i32, 10, 20].map(i32::to_le_bytes).concat());
-    let Part::Indices(indices, dictionary) = parts(array, &Form::Indices(Box::new(Form::Tensor))).unwrap() else {
+    let Converted::Indices(indices, dictionary) = converted(array, &Form::Indices(Box::new(Form::Tensor))).unwrap()
+    else {
         panic!()
     };
     assert_eq!((indices.element, indices.values.as_slice()), (Element::Int(8), &[1, 0, 1][..]));
@@ -239,10 +242,10 @@ fn a_value_of_a_dictionary_may_be_null() {
     let numbers: ArrayRef = Arc::new(Int32Array::from(vec![Some(10), None]));
     let array = DictionaryArray::new(Int8Array::from(vec![0, 1, 0]), numbers);
     let form = Form::Indices(Box::new(Form::Tensor));
-    assert!(parts(array.clone(), &form).is_err());
-    let Part::Masked(part, mask) = parts(array, &form.masked()).unwrap() else { panic!() };
+    assert!(converted(array.clone(), &form).is_err());
+    let Converted::Masked(part, mask) = converted(array, &form.masked()).unwrap() else { panic!() };
     assert_eq!(mask.values.as_slice(), [1, 0, 1]);
-    assert!(matches!(*part, Part::Indices(..)));
+    assert!(matches!(*part, Converted::Indices(..)));
 }
 
 #[test]

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::bloom::{Bloom, Blooms};
+use super::conjuncts::Conjunct;
 use super::likely::Shares;
 use super::open::{Open, intersect};
 use super::pages::Pages;
-use super::parts::Part;
 use super::prune::{Pruner, Verdict};
 use super::scan::RoundTripBytes;
 use crate::dataset::{RowGroupRef, Snapshot};
@@ -51,17 +51,17 @@ type Group = Vec<(Open, Vec<Index>)>;
 pub(super) struct Decided {
     /// Row groups that a bloom filter excluded.
     pub(super) by_bloom: u64,
-    /// Intervals between page bounds that were judged, over all parts.
+    /// Intervals between page bounds that were judged, over all conjuncts.
     pub(super) pages: u64,
     /// Those in which no row passes.
     pub(super) pages_pruned: u64,
 }
 
-/// A filter's parts, with their statistics predicates.
+/// A filter's conjuncts, with their statistics predicates.
 #[derive(Debug)]
 pub(super) struct Judge {
     pub(super) snapshot: Arc<Snapshot>,
-    pub(super) parts: Vec<(Part, Pruner)>,
+    pub(super) conjuncts: Vec<(Conjunct, Pruner)>,
 }
 
 impl Judge {
@@ -115,18 +115,20 @@ impl Judge {
         Ok((judged.into_iter().map(add).collect(), sum))
     }
 
-    /// For each part, returns which rows of a row group are likely to pass, if known: from indexes, or from the row
+    /// For each conjunct, returns which rows of a row group are likely to pass, if known: from indexes, or from the row
     /// group's statistics if a column has only one page.
     pub(super) fn likely<'a>(&self, open: &'a Open) -> Vec<Option<Cow<'a, Shares>>> {
         let fragment = self.snapshot.fragment(open.row_group);
         let RowGroupRef { index, num_rows, .. } = open.row_group;
-        let of_chunk = |part: &Part| {
-            let between = part.between.as_ref()?;
+        let of_chunk = |conjunct: &Conjunct| {
+            let between = conjunct.between.as_ref()?;
             let bounds = fragment.chunk_bounds(index, fragment.columns[between.column()]?)?;
             between.shares(&bounds, num_rows).map(Cow::Owned)
         };
-        let parts = self.parts.iter().zip(&open.likely);
-        parts.map(|((part, _), known)| known.as_ref().map(Cow::Borrowed).or_else(|| of_chunk(part))).collect()
+        let conjuncts = self.conjuncts.iter().zip(&open.likely);
+        conjuncts
+            .map(|((conjunct, _), known)| known.as_ref().map(Cow::Borrowed).or_else(|| of_chunk(conjunct)))
+            .collect()
     }
 
     fn store(&self, group: &Group) -> usize {
@@ -154,7 +156,7 @@ impl Judge {
         let (fragment, row_group) = (self.snapshot.fragment(open.row_group), open.row_group.index);
         let column_bytes = self.column_bytes(open);
         let mut found: Vec<Index> = Vec::new();
-        for ((_, pruner), rows) in self.parts.iter().zip(&open.unknown) {
+        for ((_, pruner), rows) in self.conjuncts.iter().zip(&open.unknown) {
             if *rows == RowSet::None {
                 continue;
             }
@@ -178,11 +180,12 @@ impl Judge {
         found
     }
 
-    /// Returns the bytes of the columns of the parts that are undecided in a row group.
+    /// Returns the bytes of the columns of the conjuncts that are undecided in a row group.
     fn column_bytes(&self, open: &Open) -> u64 {
         let fragment = self.snapshot.fragment(open.row_group);
-        let undecided = self.parts.iter().zip(&open.unknown).filter(|(_, rows)| **rows != RowSet::None);
-        let mut columns: Vec<usize> = undecided.flat_map(|((part, _), _)| part.columns.iter().copied()).collect();
+        let undecided = self.conjuncts.iter().zip(&open.unknown).filter(|(_, rows)| **rows != RowSet::None);
+        let mut columns: Vec<usize> =
+            undecided.flat_map(|((conjunct, _), _)| conjunct.columns.iter().copied()).collect();
         columns.sort_unstable();
         columns.dedup();
         columns.into_iter().map(|column| fragment.column_bytes(column, open.row_group.index)).sum()
@@ -229,18 +232,18 @@ impl Judge {
         }
         let schema = &self.snapshot.columns;
         let blooms = Blooms { schema, columns: blooms };
-        let is_absent = |(_, pruner): &(Part, Pruner)| pruner.ask(&blooms, |_| false) == [Verdict::Nothing];
-        if !blooms.columns.is_empty() && self.parts.iter().any(is_absent) {
+        let is_absent = |(_, pruner): &(Conjunct, Pruner)| pruner.ask(&blooms, |_| false) == [Verdict::Nothing];
+        if !blooms.columns.is_empty() && self.conjuncts.iter().any(is_absent) {
             decided.by_bloom = 1;
             open.alive = RowSet::None;
             return (open, decided);
         }
-        for (place, (part, pruner)) in self.parts.iter().enumerate() {
+        for (place, (conjunct, pruner)) in self.conjuncts.iter().enumerate() {
             let (ours, others) = std::mem::take(&mut bounds)
                 .into_iter()
-                .partition::<Vec<_>, _>(|(column, _)| part.columns.contains(column));
+                .partition::<Vec<_>, _>(|(column, _)| conjunct.columns.contains(column));
             if !ours.is_empty() && open.unknown[place] != RowSet::None {
-                let verdicts = Pages::new(schema, num_rows, &ours).judge(pruner, &part.columns);
+                let verdicts = Pages::new(schema, num_rows, &ours).judge(pruner, &conjunct.columns);
                 let rows_of = |is_wanted: fn(Verdict) -> bool| {
                     let wanted = verdicts.iter().filter(move |(_, verdict)| is_wanted(*verdict));
                     wanted.map(|(rows, _)| rows.clone()).collect::<Vec<_>>()
@@ -250,7 +253,7 @@ impl Judge {
                 open.alive = intersect(&open.alive, rows_of(|verdict| verdict != Verdict::Nothing), num_rows);
                 let unknown = rows_of(|verdict| verdict == Verdict::Unknown);
                 open.unknown[place] = intersect(&open.unknown[place], unknown, num_rows);
-                open.likely[place] = part.between.as_ref().and_then(|between| {
+                open.likely[place] = conjunct.between.as_ref().and_then(|between| {
                     let (_, bounds) = ours.iter().find(|(column, _)| *column == between.column())?;
                     between.shares(bounds, num_rows)
                 });

@@ -1,11 +1,11 @@
 //! Which rows of the dataset a query keeps: exact, known before training.
 //!
 //! [`parser`] and [`sql`] turn text into a typed expression, [`passed_over`] finds clauses in it that would be ignored,
-//! [`parts`] splits it, [`prune`] decides row groups by statistics, [`indexes`] more of them, and some of their rows,
-//! by [`pages`] and [`bloom`] filters, [`scan`] reads the predicate columns of the rest for [`evaluate`], [`payload`]
-//! starts to read the kept rows, and [`rows`] keeps the answer small. A [`subset`] is an answer on its own: it can be
-//! combined ([`algebra`]), sampled ([`sample`]) and saved ([`saved`], [`codec`]); [`kept`] caches selections on disk
-//! for the next run.
+//! [`conjuncts`] splits it, [`prune`] decides row groups by statistics, [`indexes`] more of them, and some of their
+//! rows, by [`pages`] and [`bloom`] filters, [`scan`] reads the predicate columns of the rest for [`evaluate`],
+//! [`payload`] starts to read the kept rows, and [`rows`] keeps the answer small. A [`subset`] is an answer on its own:
+//! it can be combined ([`algebra`]), sampled ([`sample`]) and saved ([`saved`], [`codec`]); [`kept`] caches selections on
+//! disk for the next run.
 
 mod advice;
 mod algebra;
@@ -14,6 +14,7 @@ mod bloom;
 mod canonical;
 mod codec;
 mod compared;
+mod conjuncts;
 pub(crate) mod constants;
 mod digits;
 pub(crate) mod evaluate;
@@ -31,7 +32,6 @@ pub(crate) mod numbers;
 mod open;
 mod pages;
 pub(crate) mod parser;
-mod parts;
 pub(crate) mod passed_over;
 mod payload;
 mod prune;

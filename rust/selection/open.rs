@@ -1,4 +1,4 @@
-//! What is still undecided in a row group: rows that may pass, and the parts of the filter to evaluate on them.
+//! What is still undecided in a row group: rows that may pass, and the conjuncts of the filter to evaluate on them.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,23 +15,23 @@ pub(super) struct Open {
     /// Its index in the snapshot.
     pub(super) place: usize,
     pub(super) row_group: RowGroupRef,
-    /// Rows that no part has excluded.
+    /// Rows that no conjunct has excluded.
     pub(super) alive: RowSet,
-    /// For each part, the rows on which it must be evaluated: the others pass it.
+    /// For each conjunct, the rows on which it must be evaluated: the others pass it.
     pub(super) unknown: Vec<RowSet>,
-    /// For each part, which rows are likely to pass, if an index tells.
+    /// For each conjunct, which rows are likely to pass, if an index tells.
     pub(super) likely: Vec<Option<Shares>>,
 }
 
 impl Open {
-    /// Returns the kept rows, if all parts are decided on all remaining rows.
+    /// Returns the kept rows, if all conjuncts are decided on all remaining rows.
     pub(super) fn decided(&self) -> Option<RowSet> {
         let is_decided = self.alive == RowSet::None || self.unknown.iter().all(|rows| *rows == RowSet::None);
         is_decided.then(|| self.alive.clone())
     }
 
-    /// Returns the probability that any of `rows` is kept, given the `likely` shares of each part. If that of an
-    /// undecided part is unknown, returns 0.
+    /// Returns the probability that any of `rows` is kept, given the `likely` shares of each conjunct. If that of an
+    /// undecided conjunct is unknown, returns 0.
     pub(super) fn chance(&self, likely: &[Option<Cow<'_, Shares>>], rows: &Range<u32>) -> f64 {
         let open = likely.iter().zip(&self.unknown).filter(|(_, unknown)| **unknown != RowSet::None);
         let share: f64 = open.map(|(likely, _)| likely.as_ref().map_or(0.0, |shares| shares.of(rows))).product();

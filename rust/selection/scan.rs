@@ -1,11 +1,11 @@
 //! Selects rows: statistics first, then the predicate columns of what they leave undecided.
 //!
 //! Row-group statistics decide what they can. Column indexes and bloom filters follow, in one pass, if that pays
-//! ([`super::indexes`]). The rest is read in one stage or two ([`super::parts`]): in each, the columns of all row
+//! ([`super::indexes`]). The rest is read in one stage or two ([`super::conjuncts`]): in each, the columns of all row
 //! groups are requested at once, as far as memory allows, so the number of dependent round trips grows neither with row
-//! groups nor with conjuncts. Large row groups are split at their pages. Within a stage the parts are decoded one after
-//! another, each for the rows that passed the previous ones. Decoding and evaluation run on blocking threads, never on
-//! the IO runtime.
+//! groups nor with conjuncts. Large row groups are split at their pages. Within a stage the conjuncts are decoded one
+//! after another, each for the rows that passed the previous ones. Decoding and evaluation run on blocking threads,
+//! never on the IO runtime.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,10 +18,10 @@ use futures::future::{BoxFuture, try_join_all};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
+use super::conjuncts::{self, Following};
 use super::evaluate::Evaluator;
 use super::indexes::Judge;
 use super::open::{Open, mask, spread};
-use super::parts::{self, Following};
 use super::payload::Payload;
 use super::prune::{Pruner, Verdict};
 use super::{Filter, Report};
@@ -96,16 +96,16 @@ pub(super) async fn select(
     round_trip_bytes: RoundTripBytes,
     progress: &Progress,
 ) -> Result<(Vec<RowSet>, Report)> {
-    let parts = parts::split(&filter.expr, &snapshot.columns);
-    let parts: Vec<_> = parts
+    let conjuncts = conjuncts::split(&filter.expr, &snapshot.columns);
+    let conjuncts: Vec<_> = conjuncts
         .into_iter()
-        .map(|part| {
-            let pruner = Pruner::new(&part.expr, &snapshot.columns, &part.columns, part.can_fail);
-            (part, pruner)
+        .map(|conjunct| {
+            let pruner = Pruner::new(&conjunct.expr, &snapshot.columns, &conjunct.columns, conjunct.can_fail);
+            (conjunct, pruner)
         })
         .collect();
     let start = Instant::now();
-    let judge = Arc::new(Judge { snapshot: Arc::clone(snapshot), parts });
+    let judge = Arc::new(Judge { snapshot: Arc::clone(snapshot), conjuncts });
     let (rows, mut open) = judge_row_groups(&judge, within);
     let report = Report { pruning: Some(start.elapsed()), ..Report::default() };
     let mut found = Found { is_read: vec![false; rows.len()], rows, report };
@@ -207,11 +207,11 @@ impl Search<'_> {
 /// Returns what statistics decide for each row group of the snapshot, and the row groups that they leave undecided,
 /// without rows outside `within`.
 fn judge_row_groups(judge: &Judge, within: Option<&[RowSet]>) -> (Vec<RowSet>, Vec<Open>) {
-    let Judge { snapshot, parts } = judge;
+    let Judge { snapshot, conjuncts } = judge;
     let verdicts: Vec<Vec<Vec<Verdict>>> = snapshot
         .fragments
         .iter()
-        .map(|fragment| parts.iter().map(|(_, pruner)| pruner.judge(fragment)).collect())
+        .map(|fragment| conjuncts.iter().map(|(_, pruner)| pruner.judge(fragment)).collect())
         .collect();
     let (mut rows, mut open) = (Vec::with_capacity(snapshot.row_groups.len()), Vec::new());
     for (place, &row_group) in snapshot.row_groups.iter().enumerate() {
@@ -223,7 +223,7 @@ fn judge_row_groups(judge: &Judge, within: Option<&[RowSet]>) -> (Vec<RowSet>, V
                 Verdict::Unknown => RowSet::All,
                 Verdict::Nothing | Verdict::Everything => RowSet::None,
             });
-            let likely = vec![None; parts.len()];
+            let likely = vec![None; conjuncts.len()];
             open.push(Open { place, row_group, alive: set.clone(), unknown: unknown.collect(), likely });
         }
         rows.push(set);
@@ -234,7 +234,7 @@ fn judge_row_groups(judge: &Judge, within: Option<&[RowSet]>) -> (Vec<RowSet>, V
 /// A filter, and which of its columns are read when.
 struct Scan {
     snapshot: Arc<Snapshot>,
-    /// For each part, with whether it can fail.
+    /// For each conjunct, with whether it can fail.
     evaluators: Vec<(Evaluator, bool)>,
     stages: Vec<Together>,
     /// What to read of row groups as their kept rows become known, and the index of the first of them.
@@ -244,10 +244,10 @@ struct Scan {
     cores: Arc<Semaphore>,
 }
 
-/// Parts whose columns are fetched together.
+/// Conjuncts whose columns are fetched together.
 struct Together {
     /// In the order in which they are evaluated.
-    parts: Vec<usize>,
+    conjuncts: Vec<usize>,
     /// The layout of their columns in each fragment.
     layouts: Vec<Arc<ColumnLayout>>,
 }
@@ -261,9 +261,9 @@ struct Piece {
     bytes: u64,
 }
 
-/// A part to evaluate on some rows of a piece.
+/// A conjunct to evaluate on some rows of a piece.
 struct Step {
-    part: usize,
+    conjunct: usize,
     rows: BooleanBuffer,
     read: RowGroupRead,
 }
@@ -277,27 +277,28 @@ impl Scan {
         text: &str,
         payload: Option<(Arc<Payload>, usize)>,
     ) -> Result<Self> {
-        let Judge { snapshot, parts } = judge;
-        let evaluators = parts
-            .iter()
-            .map(|(part, _)| Ok((Evaluator::try_new(snapshot, &part.expr, &part.columns, text)?, part.can_fail)));
-        let can_fail: Vec<bool> = parts.iter().map(|(part, _)| part.can_fail).collect();
-        let cost = |part: usize| {
-            let open = open.iter().filter(|open| open.unknown[part] != RowSet::None);
+        let Judge { snapshot, conjuncts } = judge;
+        let evaluators = conjuncts.iter().map(|(conjunct, _)| {
+            Ok((Evaluator::try_new(snapshot, &conjunct.expr, &conjunct.columns, text)?, conjunct.can_fail))
+        });
+        let can_fail: Vec<bool> = conjuncts.iter().map(|(conjunct, _)| conjunct.can_fail).collect();
+        let cost = |conjunct: usize| {
+            let open = open.iter().filter(|open| open.unknown[conjunct] != RowSet::None);
             let of_row_group = open.flat_map(|open| {
                 let fragment = snapshot.fragment(open.row_group);
-                parts[part].0.columns.iter().map(|&column| fragment.decode_cost(column, open.row_group.index))
+                conjuncts[conjunct].0.columns.iter().map(|&column| fragment.decode_cost(column, open.row_group.index))
             });
             of_row_group.fold(0, u64::saturating_add)
         };
-        let ordered = parts::order(&can_fail, &(0..parts.len()).map(cost).collect::<Vec<_>>());
+        let ordered = conjuncts::order(&can_fail, &(0..conjuncts.len()).map(cost).collect::<Vec<_>>());
         let following: Vec<_> = (1..=ordered.len()).map(|num| following(judge, open, &ordered, num)).collect();
-        let (first, second) = ordered.split_at(parts::num_first(&following, round_trip_bytes));
+        let (first, second) = ordered.split_at(conjuncts::num_first(&following, round_trip_bytes));
         let stage = |of: &[usize]| {
-            let columns: BTreeSet<usize> = of.iter().flat_map(|&part| parts[part].0.columns.iter().copied()).collect();
+            let columns: BTreeSet<usize> =
+                of.iter().flat_map(|&conjunct| conjuncts[conjunct].0.columns.iter().copied()).collect();
             let columns: Vec<usize> = columns.into_iter().collect();
             let layouts = ColumnLayout::of_all(snapshot, &columns, limits.memory_bytes);
-            Together { parts: of.to_vec(), layouts }
+            Together { conjuncts: of.to_vec(), layouts }
         };
         Ok(Self {
             snapshot: Arc::clone(snapshot),
@@ -443,7 +444,7 @@ impl Scan {
         // What is larger than the memory and not refused is read alone.
         let _memory = self.memory.take(piece.bytes).await?;
         let ranges: Vec<_> = steps.iter().flat_map(|step| step.read.ranges().iter().cloned()).collect();
-        // Parts may share columns, so their ranges overlap.
+        // Conjuncts may share columns, so their ranges overlap.
         let ranges = coalesce(&ranges, 0);
         let connection = &connections[stage][fragment.store];
         let bytes = read_ranges(connection, &fragment.object, &ranges).await?;
@@ -454,38 +455,44 @@ impl Scan {
         connection.io.blocking(evaluate).await?
     }
 
-    /// Plans what to read for the parts of a stage.
+    /// Plans what to read for the conjuncts of a stage.
     fn steps(&self, open: &Open, stage: usize, piece: &Piece, alive: &BooleanBuffer) -> Result<Vec<Step>> {
         let mut steps = Vec::new();
-        for &part in &self.stages[stage].parts {
-            let rows = match &open.unknown[part] {
+        for &conjunct in &self.stages[stage].conjuncts {
+            let rows = match &open.unknown[conjunct] {
                 RowSet::None => continue,
                 RowSet::All => alive.clone(),
                 some => alive & &mask(some, &piece.rows),
             };
             if rows.count_set_bits() > 0 {
-                let read = self.plan(open.row_group, part, piece, &rows)?;
-                steps.push(Step { part, rows, read });
+                let read = self.plan(open.row_group, conjunct, piece, &rows)?;
+                steps.push(Step { conjunct, rows, read });
             }
         }
         Ok(steps)
     }
 
-    fn plan(&self, row_group: RowGroupRef, part: usize, piece: &Piece, rows: &BooleanBuffer) -> Result<RowGroupRead> {
+    fn plan(
+        &self,
+        row_group: RowGroupRef,
+        conjunct: usize,
+        piece: &Piece,
+        rows: &BooleanBuffer,
+    ) -> Result<RowGroupRead> {
         let at = |row: usize| piece.rows.start.saturating_add(u32::try_from(row).unwrap_or(u32::MAX));
         let set = if rows.len() == row_group.num_rows as usize {
             RowSet::from_mask(rows.clone())
         } else {
             RowSet::Runs(rows.set_slices().map(|(start, end)| at(start)..at(end)).collect())
         };
-        let columns = self.evaluators[part].0.columns();
+        let columns = self.evaluators[conjunct].0.columns();
         let read = RowGroupRead::try_new(&self.snapshot, row_group, columns, set, piece.batch_rows)?;
         // What is not refused may be larger than the memory.
         let memory_bytes = self.limits.memory_bytes.max(piece.bytes);
         Ok(read.within(self.limits.refused_above.unwrap_or(memory_bytes)))
     }
 
-    /// Evaluates parts one after another, each on the rows that passed the previous ones.
+    /// Evaluates conjuncts one after another, each on the rows that passed the previous ones.
     fn evaluate_steps(
         &self,
         row_group: RowGroupRef,
@@ -494,39 +501,40 @@ impl Scan {
         fetched: &Fetched,
         mut alive: BooleanBuffer,
     ) -> Result<BooleanBuffer> {
-        for Step { part, rows, read } in steps {
+        for Step { conjunct, rows, read } in steps {
             let left = &alive & &rows;
             let (num_left, num_rows) = (left.count_set_bits(), rows.count_set_bits());
             if num_left == 0 {
                 continue;
             }
-            let (evaluator, can_fail) = &self.evaluators[part];
+            let (evaluator, can_fail) = &self.evaluators[conjunct];
             let is_picked = num_left < num_rows && (*can_fail || num_left <= num_rows / ROWS_PER_SURVIVOR);
             let (rows, read) = match is_picked {
                 true => {
-                    let read = self.plan(row_group, part, piece, &left)?;
+                    let read = self.plan(row_group, conjunct, piece, &left)?;
                     (left, read)
                 }
                 false => (rows, read),
             };
             let bytes = read.ranges().iter().map(|range| fetched.get(range)).collect::<Result<_>>()?;
             let passed = spread(&rows, &evaluator.evaluate(row_group, read, bytes)?);
-            // Rows for which the part is already decided stay.
+            // Rows for which the conjunct is already decided stay.
             alive = &alive & &(&passed | &!&rows);
         }
         Ok(alive)
     }
 }
 
-/// Returns what the parts of `ordered` after the first `num` would read, and the preceding ones.
+/// Returns what the conjuncts of `ordered` after the first `num` would read, and the preceding ones.
 fn following(judge: &Judge, open: &[Open], ordered: &[usize], num: usize) -> Following {
-    let Judge { snapshot, parts } = judge;
+    let Judge { snapshot, conjuncts } = judge;
     let mut following = Following::default();
     for open in open {
         let (fragment, row_group) = (snapshot.fragment(open.row_group), open.row_group.index);
         let bytes_of = |of: &[usize]| {
-            let of = of.iter().filter(|part| open.unknown[**part] != RowSet::None);
-            let columns: BTreeSet<usize> = of.flat_map(|&part| parts[part].0.columns.iter().copied()).collect();
+            let of = of.iter().filter(|conjunct| open.unknown[**conjunct] != RowSet::None);
+            let columns: BTreeSet<usize> =
+                of.flat_map(|&conjunct| conjuncts[conjunct].0.columns.iter().copied()).collect();
             columns.into_iter().map(|column| fragment.column_bytes(column, row_group)).fold(0, u64::saturating_add)
         };
         let (before, after) = (bytes_of(&ordered[..num]), bytes_of(&ordered[num..]));

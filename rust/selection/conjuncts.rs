@@ -1,4 +1,4 @@
-//! Splits a filter: which parts are decided and evaluated separately, in which order, and what is read first.
+//! Splits a filter at its `AND`s: what is decided and evaluated separately, in which order, and what is read first.
 //!
 //! A row must pass every conjunct, so a conjunct is only evaluated on rows that passed those before it. Cheap ones come
 //! first. One that can fail on a value (`a / z > 1`) comes after all that are written before it (`z <> 0`), so that
@@ -16,16 +16,15 @@ use super::likely::Between;
 use super::{numbers, sql};
 use crate::walk::Walk;
 
-/// Maximum number of parts: each is checked for every row group. If conjuncts cover more column sets, they stay one
-/// part.
-const MAX_PARTS: usize = 32;
+/// Maximum number of conjuncts: each is checked for every row group. A filter with more stays whole.
+const MAX_CONJUNCTS: usize = 32;
 
 /// Of the remaining pages, one in this many is assumed to have rows that pass one more conjunct.
 const PAGES_PER_SURVIVOR: u64 = 4;
 
-/// A conjunction of some of a filter's conjuncts, over the same columns.
+/// What a row must pass among other conjuncts: conditions of a filter over the same columns, or one that can fail.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Part {
+pub(super) struct Conjunct {
     pub(super) expr: Expr,
     /// The dataset columns that it reads, ascending.
     pub(super) columns: Vec<usize>,
@@ -35,36 +34,36 @@ pub(super) struct Part {
     pub(super) between: Option<Between>,
 }
 
-/// Returns the parts of `filter` in the order of their first conjuncts.
-pub(super) fn split(filter: &Expr, schema: &Schema) -> Vec<Part> {
-    let mut parts: Vec<(Vec<Expr>, Vec<usize>, bool)> = Vec::new();
+/// Returns the conjuncts of `filter` in the order of their first conditions.
+pub(super) fn split(filter: &Expr, schema: &Schema) -> Vec<Conjunct> {
+    let mut conjuncts: Vec<(Vec<Expr>, Vec<usize>, bool)> = Vec::new();
     let types = DFSchema::try_from(schema.clone()).ok();
-    for conjunct in split_conjunction(filter) {
+    for condition in split_conjunction(filter) {
         let mut columns: Vec<usize> =
-            conjunct.column_refs().into_iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
+            condition.column_refs().into_iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
         columns.sort_unstable();
-        let can_fail = can_fail(conjunct, types.as_ref());
-        let same = parts.iter().position(|part| part.1 == columns && !part.2 && !can_fail);
+        let can_fail = can_fail(condition, types.as_ref());
+        let same = conjuncts.iter().position(|conjunct| conjunct.1 == columns && !conjunct.2 && !can_fail);
         match same {
-            Some(part) => parts[part].0.push(conjunct.clone()),
-            None if parts.len() == MAX_PARTS => return vec![whole(filter, schema)],
-            None => parts.push((vec![conjunct.clone()], columns, can_fail)),
+            Some(conjunct) => conjuncts[conjunct].0.push(condition.clone()),
+            None if conjuncts.len() == MAX_CONJUNCTS => return vec![whole(filter, schema)],
+            None => conjuncts.push((vec![condition.clone()], columns, can_fail)),
         }
     }
-    let part = |(exprs, columns, can_fail): (Vec<Expr>, _, _)| {
+    let conjunct = |(exprs, columns, can_fail): (Vec<Expr>, _, _)| {
         let expr = sql::all_of(&exprs);
         let between = Between::of(&expr, schema);
-        Part { expr, columns, can_fail, between }
+        Conjunct { expr, columns, can_fail, between }
     };
-    parts.into_iter().map(part).collect()
+    conjuncts.into_iter().map(conjunct).collect()
 }
 
-/// Returns `filter` as one part.
-fn whole(filter: &Expr, schema: &Schema) -> Part {
+/// Returns `filter` as one conjunct.
+fn whole(filter: &Expr, schema: &Schema) -> Conjunct {
     let mut columns: Vec<usize> =
         filter.column_refs().into_iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
     columns.sort_unstable();
-    Part { expr: filter.clone(), columns, can_fail: true, between: None }
+    Conjunct { expr: filter.clone(), columns, can_fail: true, between: None }
 }
 
 /// Returns whether evaluating `expr` may fail on some value: anything not known to succeed.
@@ -115,8 +114,8 @@ fn is_harmless_cast(from: &DataType, to: &DataType) -> bool {
     from == to || (is_number(from) && is_number(to) && !numbers::is_lossy(from, to))
 }
 
-/// Returns the order in which to evaluate parts with these costs: always the cheapest that may come next. One that can
-/// fail comes after all that are written before it.
+/// Returns the order in which to evaluate conjuncts with these costs: always the cheapest that may come next. One that
+/// can fail comes after all that are written before it.
 pub(super) fn order(can_fail: &[bool], costs: &[u64]) -> Vec<usize> {
     let mut left: Vec<usize> = (0..costs.len()).collect();
     let mut ordered = Vec::with_capacity(left.len());
@@ -128,10 +127,10 @@ pub(super) fn order(can_fail: &[bool], costs: &[u64]) -> Vec<usize> {
     ordered
 }
 
-/// What the parts that follow some others would read.
+/// What the conjuncts that follow some others would read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Following {
-    /// Bytes of the preceding parts.
+    /// Bytes of the preceding conjuncts.
     pub(super) before: u64,
     /// Bytes that the others read if pages can be skipped.
     pub(super) in_pages: u64,
@@ -139,17 +138,17 @@ pub(super) struct Following {
     pub(super) whole: u64,
 }
 
-/// Returns how many parts to read at first, with the others read only for remaining rows: all of them (the number of
-/// entries) unless the saved bytes are worth one more round trip.
+/// Returns how many conjuncts to read at first, with the others read only for remaining rows: all of them (the number
+/// of entries) unless the saved bytes are worth one more round trip.
 ///
-/// `following[n]` is what the parts after the first `n + 1` would read. Every part is assumed to leave one page in
-/// [`PAGES_PER_SURVIVOR`], since nothing is known before it is read.
+/// `following[n]` is what the conjuncts after the first `n + 1` would read. Every conjunct is assumed to leave one page
+/// in [`PAGES_PER_SURVIVOR`], since nothing is known before it is read.
 pub(super) fn num_first(following: &[Following], round_trip_bytes: u64) -> usize {
     let Some(last) = following.last() else { return 0 };
     let mut best = (last.before.saturating_add(last.in_pages).saturating_add(last.whole), following.len());
     for (place, following) in following.iter().enumerate().rev().skip(1) {
-        let num_parts = u32::try_from(place + 1).unwrap_or(u32::MAX);
-        let read = following.in_pages / PAGES_PER_SURVIVOR.saturating_pow(num_parts);
+        let num_conjuncts = u32::try_from(place + 1).unwrap_or(u32::MAX);
+        let read = following.in_pages / PAGES_PER_SURVIVOR.saturating_pow(num_conjuncts);
         let cost = [following.before, following.whole, read].into_iter().fold(round_trip_bytes, u64::saturating_add);
         if cost < best.0 {
             best = (cost, place + 1);
@@ -167,21 +166,21 @@ mod tests {
 
     use super::*;
 
-    fn parts_of(text: &str) -> Vec<(Vec<usize>, bool)> {
+    fn conjuncts_of(text: &str) -> Vec<(Vec<usize>, bool)> {
         let fields = [("a", DataType::Int64), ("z", DataType::Int64), ("t", DataType::Utf8), ("x", DataType::Float32)];
         let schema = Arc::new(Schema::new(fields.map(|(name, kind)| Field::new(name, kind, true)).to_vec()));
         split(&sql::parse(text, &schema, &std::collections::BTreeMap::new()).unwrap().expr, &schema)
             .into_iter()
-            .map(|part| (part.columns, part.can_fail))
+            .map(|conjunct| (conjunct.columns, conjunct.can_fail))
             .collect()
     }
 
     #[test]
-    fn conjuncts_over_the_same_columns_are_one_part() {
-        assert_eq!(parts_of("a > 1 AND t = 'x' AND a < 9"), [(vec![0], false), (vec![2], false)]);
-        assert_eq!(parts_of("a > 1 OR t = 'x'"), [(vec![0, 2], false)]);
+    fn conditions_on_the_same_columns_are_one_conjunct() {
+        assert_eq!(conjuncts_of("a > 1 AND t = 'x' AND a < 9"), [(vec![0], false), (vec![2], false)]);
+        assert_eq!(conjuncts_of("a > 1 OR t = 'x'"), [(vec![0, 2], false)]);
         let many = (0..100).map(|n| format!("{n} % z <> a")).collect::<Vec<_>>().join(" AND ");
-        assert_eq!(parts_of(&many), [(vec![0, 1], true)]);
+        assert_eq!(conjuncts_of(&many), [(vec![0, 1], true)]);
     }
 
     #[test]
@@ -189,7 +188,7 @@ mod tests {
         for harmless in
             ["a > 1.5", "a = z", "t LIKE '%x%'", "x > 0.25", "a IS NULL OR a IN (1, 2)", "NOT (a < z)", "a % 7 = 3"]
         {
-            assert!(!parts_of(harmless)[0].1, "{harmless}");
+            assert!(!conjuncts_of(harmless)[0].1, "{harmless}");
         }
         for risky in [
             "a / z > 1",
@@ -200,12 +199,12 @@ mod tests {
             "t LIKE t || '%'",
             "-a = z",
         ] {
-            assert!(parts_of(risky)[0].1, "{risky}");
+            assert!(conjuncts_of(risky)[0].1, "{risky}");
         }
     }
 
     #[test]
-    fn guards_come_before_what_they_guard_and_cheap_parts_before_dear_ones() {
+    fn guards_come_before_what_they_guard_and_cheap_conjuncts_before_dear_ones() {
         assert_eq!(order(&[false, false, false], &[500, 8, 1]), [2, 1, 0]);
         assert_eq!(order(&[false, true, false], &[500, 8, 1]), [2, 0, 1]);
         assert_eq!(order(&[true, false], &[500, 8]), [1, 0]);
@@ -226,13 +225,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_parts_come_once_and_after_their_guards(parts in prop::collection::vec((any::<bool>(), 0_u64..9), 0..12)) {
-            let (can_fail, costs): (Vec<bool>, Vec<u64>) = parts.into_iter().unzip();
+        fn all_conjuncts_come_once_and_after_their_guards(
+            conjuncts in prop::collection::vec((any::<bool>(), 0_u64..9), 0..12),
+        ) {
+            let (can_fail, costs): (Vec<bool>, Vec<u64>) = conjuncts.into_iter().unzip();
             let ordered = order(&can_fail, &costs);
-            let place_of = |part: usize| ordered.iter().position(|&other| other == part).unwrap();
+            let place_of = |conjunct: usize| ordered.iter().position(|&other| other == conjunct).unwrap();
             prop_assert_eq!(ordered.len(), costs.len());
-            for part in (0..costs.len()).filter(|&part| can_fail[part]) {
-                prop_assert!((0..part).all(|guard| place_of(guard) < place_of(part)));
+            for conjunct in (0..costs.len()).filter(|&conjunct| can_fail[conjunct]) {
+                prop_assert!((0..conjunct).all(|guard| place_of(guard) < place_of(conjunct)));
             }
         }
 

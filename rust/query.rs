@@ -16,7 +16,7 @@ use crate::metrics::{Metrics, Progress, Stage};
 use crate::outputs::{Origin, Outputs};
 use crate::process::{self, LockOfProcess, OfProcess};
 use crate::restrict::Restriction;
-use crate::selection::{Filter, Kept, Limits, Payload, Selection, Sought, unknown_column};
+use crate::selection::{Filter, Limits, Payload, Selection, SelectionCache, Sought, unknown_column};
 use crate::source::{Ahead, Connection};
 use crate::sql::Query;
 
@@ -499,11 +499,11 @@ impl Dataset {
         let memory_bytes = config::SELECTION_MEMORY_BYTES.min(memory_limit.unwrap_or(u64::MAX));
         let limits = Limits { memory_bytes, refused_above: memory_limit, num_threads: config::num_threads() };
         let is_plain = self.filters.iter().all(Filter::is_plain);
-        let kept = is_plain.then(|| Kept::of_process(&self.snapshot, &self.query_texts())).flatten();
+        let cache = is_plain.then(|| SelectionCache::of_process(&self.snapshot, &self.query_texts())).flatten();
         let io = connections.first().map(|first| Arc::clone(&first.io));
         let sought = Sought { filters: &self.filters, within: self.restriction.rows(), enough, payload };
         let evaluate = Selection::evaluate(&self.snapshot, sought, connections, limits, progress);
-        Kept::get_or(kept, io, &self.snapshot, evaluate).await
+        SelectionCache::get_or(cache, io, &self.snapshot, evaluate).await
     }
 
     /// Returns the rows to read as soon as they are known; [`Self::claim_ahead`] takes what was read.

@@ -23,12 +23,12 @@ const LAYOUT: &str = "4";
 
 /// The cache entry of one selection.
 #[derive(Debug, Clone)]
-pub(crate) struct Kept {
+pub(crate) struct SelectionCache {
     cache: Cache,
     key: Vec<String>,
 }
 
-impl Kept {
+impl SelectionCache {
     /// Returns the entry for what `query` selects from `snapshot`; `None` without a cache, or if versions of an object
     /// cannot be distinguished.
     pub(crate) fn of_process(snapshot: &Snapshot, query: &[String]) -> Option<Self> {
@@ -49,14 +49,14 @@ impl Kept {
     ///
     /// Those of evaluating.
     pub(crate) async fn get_or(
-        kept: Option<Self>,
+        cache: Option<Self>,
         io: Option<Arc<Io>>,
         snapshot: &Snapshot,
         evaluate: impl Future<Output = Result<Selection>>,
     ) -> Result<Selection> {
-        let Some((kept, io)) = kept.zip(io) else { return evaluate.await };
+        let Some((cache, io)) = cache.zip(io) else { return evaluate.await };
         let sizes = sizes(snapshot);
-        let (place, of) = (kept.clone(), sizes.clone());
+        let (place, of) = (cache.clone(), sizes.clone());
         let found = io.blocking(move || place.get(&of)).await?;
         let damaged = match found {
             Ok(Some(selection)) => return Ok(selection),
@@ -67,7 +67,7 @@ impl Kept {
         if selection.report.requests > 0 && !selection.report.is_partial {
             let bytes = encode(&selection, &sizes);
             // What cannot be stored is evaluated again next time.
-            io.blocking(move || kept.put(&bytes)).await?;
+            io.blocking(move || cache.put(&bytes)).await?;
         }
         selection.note = damaged.map(|path| format!("the cached selection `{path}` was damaged; it was made again"));
         Ok(selection)
@@ -137,7 +137,8 @@ mod tests {
     /// Requests the selection; returns it and how often it was evaluated.
     fn ask(folder: &Path, query: &str, requests: u64) -> (Selection, u32) {
         let snapshot = snapshot();
-        let kept = Kept::new(Cache::new(folder.to_owned(), 1 << 20), &snapshot, &[query.to_owned()]).unwrap();
+        let cache =
+            SelectionCache::new(Cache::new(folder.to_owned(), 1 << 20), &snapshot, &[query.to_owned()]).unwrap();
         let times = Cell::new(0);
         let evaluate = async {
             times.set(times.get() + 1);
@@ -145,7 +146,7 @@ mod tests {
         };
         let got = Io::current()
             .unwrap()
-            .block_on(Kept::get_or(Some(kept), Some(Io::current().unwrap()), &snapshot, evaluate))
+            .block_on(SelectionCache::get_or(Some(cache), Some(Io::current().unwrap()), &snapshot, evaluate))
             .unwrap();
         (got, times.get())
     }
@@ -190,10 +191,12 @@ mod tests {
     fn an_entry_with_a_right_checksum_and_wrong_rows_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let snapshot = snapshot();
-        let kept = Kept::new(Cache::new(folder.path().to_owned(), 1 << 20), &snapshot, &["a > 1".to_owned()]).unwrap();
+        let cache =
+            SelectionCache::new(Cache::new(folder.path().to_owned(), 1 << 20), &snapshot, &["a > 1".to_owned()])
+                .unwrap();
         let sound = encode(&selection(2), &SIZES);
         for bytes in [&b""[..], b"\0\0\0\0\x02\xff\xff\x03", &sound[..sound.len() - 1], &[&sound[..], b"x"].concat()] {
-            kept.put(bytes);
+            cache.put(bytes);
             let (_, times) = ask(folder.path(), "a > 1", 2);
             assert_eq!(times, 1, "{bytes:?}");
         }

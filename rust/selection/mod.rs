@@ -57,7 +57,7 @@ use datafusion::logical_expr::utils::split_conjunction;
 
 pub use self::algebra::SetOperation;
 use self::evaluate::Evaluator;
-pub(crate) use self::kept::Kept;
+pub(crate) use self::kept::SelectionCache;
 pub(crate) use self::payload::Payload;
 pub(crate) use self::scan::Limits;
 pub use self::subset::{Shard, Subset};

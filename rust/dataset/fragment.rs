@@ -13,7 +13,7 @@ use parquet::file::page_index::offset_index::{OffsetIndexMetaData, PageLocation}
 use super::find::Source;
 use super::footer::{self, Parsed};
 use super::inner::Inner;
-use super::kept::Kept;
+use super::kept::IndexBytes;
 use super::packed::Tail;
 use super::partition::Constant;
 use super::types::Schemas;
@@ -45,7 +45,7 @@ pub struct Fragment {
     pub(super) inner: Arc<[Inner]>,
     pub(crate) footer_digest: [u8; 32],
     /// Column indexes and bloom filters that were read with the footer.
-    kept: Kept,
+    kept: IndexBytes,
     /// The path relative to what was listed, whose folders may be partition columns.
     pub(super) relative: Box<str>,
     /// The values of the dataset's columns that come from the object's folders, in the order of the columns.
@@ -82,7 +82,7 @@ impl Fragment {
         check(&footer.metadata, tail.size).map_err(refuse)?;
         let trimmed = footer::trim(tail, &footer.metadata);
         let packed = packed.unwrap_or_else(|| trimmed.pack());
-        let kept = Kept::of(&footer.metadata, &tail.pieces, keep_bytes);
+        let kept = IndexBytes::of(&footer.metadata, &tail.pieces, keep_bytes);
         // Deriving types may panic on hostile footers, and on types that only their writer knows.
         let types = panics::caught(|| schemas.types(Arc::new(footer.metadata), footer.schema_bytes))
             .map_err(|said| refuse(unreadable(&said)))?
@@ -116,7 +116,7 @@ impl Fragment {
     /// Drops the indexes that came with the footer, for example if the footer is large.
     #[cfg(test)]
     pub(crate) fn forget_kept(&mut self) {
-        self.kept = Kept::default();
+        self.kept = IndexBytes::default();
     }
 
     /// Returns a range of the column indexes and bloom filters, if it was kept.

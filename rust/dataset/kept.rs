@@ -12,11 +12,11 @@ use parquet::file::metadata::ParquetMetaData;
 use super::footer::extent;
 use crate::source::coalesce;
 
-/// Parts of an object, ascending.
+/// Column indexes and bloom filters of an object, ascending.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Kept(Arc<[(Range<u64>, Bytes)]>);
+pub(super) struct IndexBytes(Arc<[(Range<u64>, Bytes)]>);
 
-impl Kept {
+impl IndexBytes {
     /// Copies the column indexes of the object of `metadata` that are among what was read, then its bloom filters,
     /// within `keep_bytes`.
     pub(super) fn of(metadata: &ParquetMetaData, read: &[(Range<u64>, Bytes)], mut keep_bytes: u64) -> Self {

@@ -6,7 +6,7 @@ use crate::error::Error;
 
 /// A lower bound for what an answer takes until it is made, updated while its rows arrive.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct AnswerSize {
     limit_bytes: u64,
     last: u64,
     is_out_of_order: bool,
@@ -14,7 +14,7 @@ pub(super) struct Held {
     value_bytes: u64,
 }
 
-impl Held {
+impl AnswerSize {
     pub(super) fn new(limit_bytes: u64) -> Self {
         Self { limit_bytes, ..Self::default() }
     }
@@ -57,10 +57,10 @@ mod tests {
     #[test]
     fn row_numbers_count_twice_once_they_have_to_be_sorted() {
         let none = RecordBatch::new_empty(Arc::new(Schema::empty()));
-        let mut held = Held::new(100);
-        held.add(&(0..12).collect::<Vec<_>>(), &none);
-        assert!(held.refusal("q").is_none());
-        held.add(&[3], &none);
-        assert!(held.refusal("q").unwrap().to_string().contains("at least 208 bytes"));
+        let mut size = AnswerSize::new(100);
+        size.add(&(0..12).collect::<Vec<_>>(), &none);
+        assert!(size.refusal("q").is_none());
+        size.add(&[3], &none);
+        assert!(size.refusal("q").unwrap().to_string().contains("at least 208 bytes"));
     }
 }

@@ -25,7 +25,7 @@ use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt};
 
 use super::firsts::with_large_firsts_sorted;
-use super::held::{Held, too_large};
+use super::held::{AnswerSize, too_large};
 use super::plan::{Planned, refuse_changing};
 use super::scan::Scanning;
 use super::ties::with_closed_sorts;
@@ -148,7 +148,7 @@ impl Running {
             execute_stream(physical, context).map_err(|error| self.failed(error))?
         };
         let schema = batches.schema();
-        let mut held = Held::new(self.memory_limit);
+        let mut size = AnswerSize::new(self.memory_limit);
         let (sql, num_rows) = (sql::shortened(&self.text), dataset.snapshot().num_rows);
         let collecting = io.spawn(async move {
             let (mut rows, mut found) = (Vec::new(), Vec::new());
@@ -159,8 +159,8 @@ impl Running {
                     return Ok(None);
                 }
                 let values = without_numbers(&batch)?;
-                held.add(numbers.values(), &values);
-                if let Some(error) = held.refusal(&sql) {
+                size.add(numbers.values(), &values);
+                if let Some(error) = size.refusal(&sql) {
                     return Err(DataFusionError::External(Box::new(error)));
                 }
                 rows.extend_from_slice(numbers.values());

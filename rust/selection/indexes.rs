@@ -15,7 +15,7 @@ use super::bloom::{Bloom, Blooms};
 use super::conjuncts::Conjunct;
 use super::likely::Shares;
 use super::open::{Open, intersect};
-use super::pages::Pages;
+use super::pages::IntervalStatistics;
 use super::prune::{Pruner, Verdict};
 use super::scan::RoundTripBytes;
 use crate::dataset::{RowGroupRef, Snapshot};
@@ -243,7 +243,7 @@ impl Judge {
                 .into_iter()
                 .partition::<Vec<_>, _>(|(column, _)| conjunct.columns.contains(column));
             if !ours.is_empty() && open.unknown[place] != RowSet::None {
-                let verdicts = Pages::new(schema, num_rows, &ours).judge(pruner, &conjunct.columns);
+                let verdicts = IntervalStatistics::new(schema, num_rows, &ours).judge(pruner, &conjunct.columns);
                 let rows_of = |is_wanted: fn(Verdict) -> bool| {
                     let wanted = verdicts.iter().filter(move |(_, verdict)| is_wanted(*verdict));
                     wanted.map(|(rows, _)| rows.clone()).collect::<Vec<_>>()

@@ -18,7 +18,7 @@ use crate::dataset::PageBounds;
 
 /// The bounds of some columns of one row group, interval by interval.
 #[derive(Debug)]
-pub(super) struct Pages<'a> {
+pub(super) struct IntervalStatistics<'a> {
     schema: &'a SchemaRef,
     intervals: Vec<Range<u32>>,
     columns: Vec<ColumnPages>,
@@ -33,7 +33,7 @@ struct ColumnPages {
     null_counts: Option<UInt64Array>,
 }
 
-impl<'a> Pages<'a> {
+impl<'a> IntervalStatistics<'a> {
     /// Divides a row group of `num_rows` rows by the pages of the dataset's columns, given with their bounds.
     pub(super) fn new(schema: &'a SchemaRef, num_rows: u32, bounds: &[(usize, PageBounds)]) -> Self {
         let intervals = intervals(num_rows, bounds.iter().map(|(_, bounds)| &bounds.first_rows[..]));
@@ -88,7 +88,7 @@ impl<'a> Pages<'a> {
     }
 }
 
-impl PruningStatistics for Pages<'_> {
+impl PruningStatistics for IntervalStatistics<'_> {
     fn min_values(&self, column: &Column) -> Option<ArrayRef> {
         self.find(column).map(|found| Arc::clone(&found.mins))
     }

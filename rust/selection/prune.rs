@@ -83,7 +83,7 @@ impl Pruner {
 
     /// Returns the verdict on each row group of `fragment`.
     pub(super) fn judge(&self, fragment: &Fragment) -> Vec<Verdict> {
-        let statistics = Statistics::new(fragment, &self.schema, self.bounded_columns());
+        let statistics = RowGroupStatistics::new(fragment, &self.schema, self.bounded_columns());
         let has_no_nulls =
             |row_group| self.columns.iter().all(|&column| fragment.null_count(column, row_group) == Some(0));
         self.ask(&statistics, has_no_nulls)
@@ -270,14 +270,14 @@ fn decidable(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
 type Bounds = (ArrayRef, ArrayRef);
 
 /// The row groups of one fragment, as DataFusion's pruning sees them.
-struct Statistics<'a> {
+struct RowGroupStatistics<'a> {
     fragment: &'a Fragment,
     schema: &'a SchemaRef,
     /// The usable lower and upper bounds of columns of the dataset, once they were asked for.
     bounds: Vec<(usize, OnceCell<Option<Bounds>>)>,
 }
 
-impl<'a> Statistics<'a> {
+impl<'a> RowGroupStatistics<'a> {
     fn new(fragment: &'a Fragment, schema: &'a SchemaRef, columns: &[usize]) -> Self {
         Self { fragment, schema, bounds: columns.iter().map(|&column| (column, OnceCell::new())).collect() }
     }
@@ -320,7 +320,7 @@ impl<'a> Statistics<'a> {
     }
 }
 
-impl PruningStatistics for Statistics<'_> {
+impl PruningStatistics for RowGroupStatistics<'_> {
     fn min_values(&self, column: &Column) -> Option<ArrayRef> {
         self.find(column).map(|(mins, _)| Arc::clone(mins))
     }

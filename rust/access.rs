@@ -18,7 +18,7 @@ use crate::io::unfinished;
 use crate::memory::{Memory, READS_IN_MEMORY};
 use crate::query::Dataset;
 use crate::rows::RowSet;
-use crate::source::{Connection, read_ranges};
+use crate::source::{Connection, num_bytes, read_ranges};
 use crate::stream::gather;
 
 /// Groups of reads whose bytes are requested at the same time, memory permitting.
@@ -195,7 +195,7 @@ impl RowAccess {
         let projection = self.dataset.projection();
         let read = RowGroupRead::try_new(snapshot, row_group, projection, set, rows.len())?;
         let read = read.within(self.memory_bytes);
-        let bytes = read.ranges().iter().map(|range| range.end - range.start).sum();
+        let bytes = num_bytes(read.ranges());
         let has_pages = snapshot.fragment(row_group).has_offset_index(row_group.index);
         if bytes > self.memory_bytes / READS_IN_MEMORY && rows.len() > 1 && has_pages {
             let half = rows.len() / 2;

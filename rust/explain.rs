@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::query::Dataset;
 use crate::rows::RowSet;
 use crate::selection::{Report, Selection};
-use crate::source::{Known, planned};
+use crate::source::{Known, num_bytes, planned};
 
 /// The cost of a dataset's selection and payload.
 #[derive(Debug, Clone, Default)]
@@ -73,8 +73,8 @@ impl Dataset {
             }
             let read = RowGroupRead::try_new(snapshot, row_group, self.projection(), kept.clone(), 1)?;
             let requests = planned(read.ranges(), &snapshot.preset(snapshot.fragment(row_group)));
-            explanation.payload_bytes += read.ranges().iter().map(|range| range.end - range.start).sum::<u64>();
-            explanation.payload_fetched += requests.iter().map(|range| range.end - range.start).sum::<u64>();
+            explanation.payload_bytes += num_bytes(read.ranges());
+            explanation.payload_fetched += num_bytes(&requests);
             explanation.payload_requests += requests.len() as u64;
         }
         explanation.planning = start.elapsed();

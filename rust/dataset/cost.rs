@@ -14,7 +14,7 @@ use parquet::file::page_index::offset_index::PageLocation;
 
 use super::fragment::{decoded_bytes, dictionary_bytes, unsigned};
 use super::{Constant, Fragment, Snapshot};
-use crate::source::coalesce;
+use crate::source::{coalesce, num_bytes};
 
 /// Columns are decoded in groups whose decompressed pages take at most this fraction of the memory, unless those of a
 /// single column are larger.
@@ -221,7 +221,7 @@ impl Fragment {
             cost.working = cost.working.max(group_pages.saturating_add(group_levels));
         }
         cost.working = cost.working.saturating_add(cast);
-        cost.fetched = coalesce(&ranges, gap_bytes).iter().map(|range| range.end - range.start).sum();
+        cost.fetched = num_bytes(&coalesce(&ranges, gap_bytes));
         cost
     }
 

@@ -22,7 +22,7 @@ use crate::dataset::{RowGroupRef, Snapshot};
 use crate::error::{Error, Result};
 use crate::panics;
 use crate::rows::RowSet;
-use crate::source::{Connection, coalesce, read_ranges};
+use crate::source::{Connection, coalesce, num_bytes, read_ranges};
 
 /// Indexes of an object are requested together up to this size: those of neighbouring row groups share one request.
 const GROUP_BYTES: u64 = 8 << 20;
@@ -148,7 +148,7 @@ impl Judge {
                 column_bytes = column_bytes.saturating_add(self.column_bytes(open));
             }
         }
-        (coalesce(&asked, gap_bytes).iter().map(|range| range.end - range.start).sum(), column_bytes)
+        (num_bytes(&coalesce(&asked, gap_bytes)), column_bytes)
     }
 
     /// Returns the indexes that could decide something and are small enough.

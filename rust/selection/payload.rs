@@ -14,7 +14,7 @@ use super::indexes::Judge;
 use super::open::Open;
 use crate::dataset::{RowGroupRef, Snapshot};
 use crate::rows::RowSet;
-use crate::source::{Ahead, Connection, coalesce};
+use crate::source::{Ahead, Connection, coalesce, num_bytes};
 
 /// How many later requests may overtake one that may be in vain.
 const SLACK: u64 = 256;
@@ -160,10 +160,6 @@ impl Payload {
 fn span(ranges: &[Range<u64>]) -> Range<u64> {
     let start = ranges.iter().map(|range| range.start).min().unwrap_or(0);
     start..ranges.iter().map(|range| range.end).max().unwrap_or(start)
-}
-
-fn num_bytes(ranges: &[Range<u64>]) -> u64 {
-    ranges.iter().map(|range| range.end - range.start).sum()
 }
 
 /// Returns a fraction between 0 and 1 of some bytes.

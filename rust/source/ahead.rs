@@ -9,7 +9,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use tokio::task::AbortHandle;
 
-use super::coalesce::{Gap, at_most, merge};
+use super::coalesce::{Gap, at_most, merge, num_bytes};
 use super::read::read_merged;
 use super::{Connection, Object, Written};
 use crate::config;
@@ -82,9 +82,8 @@ impl Ahead {
     /// available as soon as its request is answered, regardless of the others. They are part of `at_once` bytes that
     /// are requested together, which determines the size of requests.
     pub(crate) fn read(&self, connection: &Connection, object: &Object, ranges: &[Range<u64>], at_once: u64) {
-        let num_bytes = ranges.iter().map(|range| range.end - range.start).sum();
         let mut state = self.lock();
-        let room = state.room.checked_sub(num_bytes);
+        let room = state.room.checked_sub(num_bytes(ranges));
         state.room = room.unwrap_or(0);
         if room.is_none() {
             return;

@@ -14,6 +14,11 @@ pub(super) struct Gap {
     pub(super) most_bytes: u64,
 }
 
+/// Returns the total length of `ranges`.
+pub(crate) fn num_bytes(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
 /// Merges byte ranges with gaps of at most `max_gap_bytes`.
 ///
 /// A request costs a round trip, so fetching a small hole is cheaper than a second request. Returns disjoint ranges,
@@ -37,8 +42,8 @@ pub(crate) fn coalesce(ranges: &[Range<u64>], max_gap_bytes: u64) -> Vec<Range<u
 /// only up to [`config::MAX_OVER_READ_PERCENT`] of the wanted bytes; of equal gaps the first.
 pub(super) fn merge(ranges: &[Range<u64>], gap: Gap) -> Vec<Range<u64>> {
     let apart = coalesce(ranges, gap.least_bytes.min(gap.most_bytes));
-    let wanted = coalesce(ranges, 0).iter().map(|range| range.end - range.start).sum::<u64>();
-    let fetched = apart.iter().map(|range| range.end - range.start).sum::<u64>();
+    let wanted = num_bytes(&coalesce(ranges, 0));
+    let fetched = num_bytes(&apart);
     let mut room = (wanted / 100 * config::MAX_OVER_READ_PERCENT).saturating_sub(fetched - wanted);
     let gap_after = |index: usize| apart[index + 1].start - apart[index].end;
     let mut places: Vec<usize> = (0..apart.len().saturating_sub(1)).collect();
@@ -87,10 +92,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn num_bytes(ranges: &[Range<u64>]) -> u64 {
-        ranges.iter().map(|range| range.end - range.start).sum()
-    }
 
     #[test]
     fn ranges_within_the_gap_become_one_request() {

@@ -10,7 +10,7 @@ use futures::TryStreamExt;
 use futures::future::try_join_all;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, ObjectStore};
 
-use super::coalesce::{coalesce, merge, split};
+use super::coalesce::{coalesce, merge, num_bytes, split};
 use super::files::is_unchanged;
 use super::recover::Notes;
 use super::traffic::Slot;
@@ -29,7 +29,7 @@ use crate::past_caches;
 ///
 /// [`Error::Read`], [`Error::ShortRead`], and [`Error::ObjectChanged`] if the object is not the one that was opened.
 pub(crate) async fn read_ranges(connection: &Connection, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-    let num_wanted = coalesce(ranges, 0).iter().map(|range| range.end - range.start).sum();
+    let num_wanted = num_bytes(&coalesce(ranges, 0));
     connection.metrics.want(connection.place.stage, num_wanted);
     let Some(ahead) = &connection.ahead else { return fetch_ranges(connection, object, ranges).await };
     let held = ahead.take(object, ranges).await?;

@@ -57,6 +57,13 @@ const FEW_PARTS: usize = 4;
 /// They also wait while more than this many bytes are in flight: less does not burden a network.
 const FEW_BYTES: u64 = 16 << 20;
 
+/// The fraction of the limit for rows drawn from a permutation, and for lanes.
+const PERMUTED_SHARE: u64 = 8;
+const LANES_SHARE: u64 = 4;
+
+/// The largest fraction of the limit that fetches leave free for transforming a batch.
+const FINISHING_SHARE: u64 = 4;
+
 /// How much a stream held, and read again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Usage {
@@ -136,13 +143,6 @@ pub(super) struct Scheduler {
     num_evicted_rows: u64,
     holes: Holes,
 }
-
-/// The fraction of the limit for rows drawn from a permutation, and for lanes.
-const PERMUTED_SHARE: u64 = 8;
-const LANES_SHARE: u64 = 4;
-
-/// The largest fraction of the limit that fetches leave free for transforming a batch.
-const FINISHING_SHARE: u64 = 4;
 
 /// The outcome of an attempt to proceed.
 enum Step {

@@ -310,6 +310,7 @@ proptest! {
                 prop_assert!(are_same(&read, &expected), "{name:?}: {read:?} instead of {expected:?}");
             }
             if !matches!(expected.data_type(), DataType::Struct(_)) {
+                let column = snapshot.fragment(snapshot.row_groups[0]).columns[column].unwrap();
                 let own = read_own(&snapshot, column, &body, &set, batch_rows);
                 prop_assert!(own.is_some(), "{name:?} is left to the parquet crate");
             }

@@ -57,7 +57,10 @@ impl Computed {
             columns.iter().map(|&column| Arc::clone(&snapshot.columns.fields()[column])).collect::<Vec<_>>(),
         ));
         let df_schema = DFSchema::try_from(Arc::clone(&input)).map_err(|error| unusable(sql::reason(&error)))?;
-        let handed_on = floats::handed_on(&expr, &df_schema);
+        let handed_on = match &expr {
+            Expr::Column(_) => Some(expr.clone()),
+            other => floats::handed_on(other, &df_schema),
+        };
         let is_handed_on = handed_on.is_some();
         let evaluator = sql::session()
             .create_physical_expr(handed_on.unwrap_or_else(|| expr.clone()), &df_schema)

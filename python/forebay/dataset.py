@@ -948,8 +948,9 @@ class Dataset(_MapStyle):
         form = chosen(self._torch_format(forms, compat), padding, pack, decode, read)
         if self._is_decoded and compat is None:
             refuse_media(self.features, decode or {})
-        if decoded := [name for name in decode or {} if name in self.column_names]:
-            check_are_images(to_json(self.select_columns(decoded).features))
+        # Features that are read from types are no media, and reading them imports `datasets`.
+        declared = json.loads(self._native.features or "{}") if decode else {}
+        check_are_images({name: declared.get(name) for name in decode or {}})
         return TorchStream(self, share, read, form, make_stages(device, pin_memory=pin_memory))
 
     def _torch_format(self, forms: Mapping[str, str] | None, compat: Compat | None) -> Format:

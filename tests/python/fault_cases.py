@@ -286,7 +286,7 @@ CASES: dict[str, Case] = {
     "401": stays(fb.AccessDeniedError, words=about("401 Unauthorized"), status=401),
     "403": stays(fb.AccessDeniedError, words=about("403 Forbidden"), status=403),
     "404": stays(fb.NotFoundError, words=about("404 Not Found"), status=404),
-    "410": stays(fb.StoreError, fb.NotFoundError, words=about_bytes("410 Gone"), status=410),
+    "410": stays(fb.NotFoundError, words=about("410 Gone"), status=410),
     "416": stays(fb.ObjectChangedError, words=about("changed .*e-tag"), status=416),
     "412": stays(fb.ObjectChangedError, words=about("changed .*e-tag"), status=412),
     "another e-tag": stays(

@@ -398,7 +398,7 @@ SOURCES = {
         ("x.parquet", "within 0.5 seconds", "raise `retry_for`", "storage_options"),
     ),
     "a store that refuses": Case(
-        lambda _: answered(403), fb.AccessDeniedError, PermissionError, ("x.parquet", "signature in it may have")
+        lambda _: answered(403), fb.AccessDeniedError, PermissionError, ("x.parquet", "permission denied")
     ),
     "a store that does not understand": Case(lambda _: answered(400), fb.StoreError, OSError, ("x.parquet", "400")),
     "an object that was rewritten": Case(
@@ -1235,7 +1235,7 @@ ROWS = {
         lambda folder: opened(folder)[1000], fb.RowIndexError, IndexError, ("no row 1000", "-1000 to 999")
     ),
     "not a row number": Case(
-        lambda folder: opened(folder)["id"], fb.SettingError, ValueError, ("'id'", "ds.select_columns('id')")
+        lambda folder: opened(folder)[["id"]], fb.SettingError, ValueError, ("'id'", "`select_columns`")
     ),
     "a mask of another length": Case(
         lambda folder: opened(folder)[[True, False]], fb.SettingError, ValueError, ("each of 1000 rows, got 2",)

@@ -840,7 +840,8 @@ def test_an_option_that_is_nothing_is_not_given(store, token, monkeypatch):
 @pytest.mark.parametrize("scheme", ["az", "gs", "gs by a key"])
 def test_an_endpoint_without_tls_needs_no_other_option(proxy, scheme):
     proxy.upstream.objects["lake/x.parquet"] = BODY
-    proxy.faults = [Fault(edit=fault_edits.with_header("last-modified", "Fri, 31 Dec 1999 23:59:59 GMT"), times=None)]
+    edit = fault_edits.with_header("last-modified", "Fri, 31 Dec 1999 23:59:59 GMT")
+    proxy.faults = [Fault(edit=edit, times=None, method=method) for method in ("GET", "HEAD")]
     key = {"gcs_base_url": proxy.url, "disable_oauth": True} | dict.fromkeys(
         ["client_email", "private_key", "private_key_id"], ""
     )

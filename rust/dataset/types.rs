@@ -72,7 +72,11 @@ impl Schemas {
             }
         }
         let (parquet, key_values) = (file.schema_descr_ptr(), file.key_value_metadata().cloned());
-        let types = Types::derive(metadata)?;
+        let mut types = Types::derive(metadata)?;
+        if let Some(known) = self.find(|known| known.types.has_columns_of(&types)) {
+            // Only their metadata differ.
+            types.inner = Arc::clone(&known.types.inner);
+        }
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() < MAX_KNOWN {
             // Not a slice of a whole tail.
@@ -89,6 +93,10 @@ impl Schemas {
 }
 
 impl Types {
+    fn has_columns_of(&self, other: &Self) -> bool {
+        self.first_leaves == other.first_leaves && self.reader.schema().fields() == other.reader.schema().fields()
+    }
+
     fn derive(metadata: Arc<ParquetMetaData>) -> Result<Self, ParquetError> {
         let load = |options| ArrowReaderMetadata::try_new(Arc::clone(&metadata), options);
         let mut reader = load(ArrowReaderOptions::new())?;

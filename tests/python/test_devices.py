@@ -316,9 +316,9 @@ def test_tensors_of_other_layouts_are_not_pinned() -> None:
         _device, _torch = None, torch
 
     sparse = torch.eye(3).to_sparse()
-    assert Cuda.move_whole(Link(), sparse) is sparse  # type: ignore[arg-type]
+    assert Cuda.move_whole(Link(), sparse) is sparse  # type: ignore[arg-type]  # a stand-in
     Link._device = "meta"
-    assert Cuda.move_whole(Link(), sparse).device.type == "meta"  # type: ignore[arg-type]
+    assert Cuda.move_whole(Link(), sparse).device.type == "meta"  # type: ignore[arg-type]  # a stand-in
 
 
 def jagged() -> dict[str, torch.Tensor]:
@@ -369,7 +369,7 @@ def test_values_of_jagged_tensors_are_copied_out_of_their_slab() -> None:
     values = torch.from_numpy(slab.numpy()[64:104].view(np.int64))
     tensor = torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 2, 5]))
     link = Noting(None)
-    found = next(Ahead(Given(tensor), link, OneSlab(), copies=False)).value  # type: ignore[arg-type]
+    found = next(Ahead(Given(tensor), link, OneSlab(), copies=False)).value  # type: ignore[arg-type]  # a stand-in
     assert found.values().untyped_storage().data_ptr() == slab.data_ptr()
     assert found.values().data_ptr() == slab.data_ptr() + 64
     assert link.log == [("pin", (3,))]

@@ -211,15 +211,15 @@ impl Leaf for Rows {
         let mut row_place = None;
         let (mut origins, mut fields) = (Vec::new(), Vec::new());
         for (place, (expr, field)) in taken.into_iter().zip(schema.fields()).enumerate() {
-            match self.origin_of(expr)? {
-                Some(origin) => {
-                    origins.push(origin);
-                    fields.push(Arc::clone(field));
+            if self.is_row(expr) {
+                // It is there once.
+                if row_place.replace(place).is_some() {
+                    return None;
                 }
-                // The number of the row is there once.
-                None if row_place.is_some() => return None,
-                None => row_place = Some(place),
+                continue;
             }
+            origins.push(self.origin_of(expr)?);
+            fields.push(Arc::clone(field));
         }
         let are_same = |(origin, field): (&Origin, &FieldRef)| match origin {
             Origin::Computed(computed) => computed.data_type() == field.data_type(),
@@ -252,18 +252,19 @@ impl Leaf for Rows {
 }
 
 impl Rows {
-    /// Returns the origin of a column, or of a field of one; the inner `None` is for the number of the row, the outer
-    /// one for what is neither.
-    fn origin_of(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<Option<Origin>> {
+    /// Returns whether an expression is the number of the row.
+    fn is_row(&self, expr: &Arc<dyn PhysicalExpr>) -> bool {
+        let column = expr.downcast_ref::<PhysicalColumn>();
+        column.is_some_and(|column| self.row_place == Some(column.index()))
+    }
+
+    /// Returns the origin of a column, or of a field of one; `None` for other expressions.
+    fn origin_of(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<Origin> {
         if let Some(column) = expr.downcast_ref::<PhysicalColumn>() {
-            return Some(match self.place_of(column.index()) {
-                Some(place) => Some(self.dataset.origins().get(place)?.clone()),
-                None => None,
-            });
+            return self.dataset.origins().get(self.place_of(column.index())?).cloned();
         }
-        let expr = self.field_of(expr)?;
-        let computed = Computed::try_new(expr, self.dataset.snapshot(), "").ok()?;
-        Some(Some(Origin::Computed(Arc::new(computed))))
+        let computed = Computed::try_new(self.field_of(expr)?, self.dataset.snapshot(), "").ok()?;
+        Some(Origin::Computed(Arc::new(computed)))
     }
 
     /// Returns an expression that takes fields of a column as one over the columns of the snapshot.

@@ -17,6 +17,7 @@ pub mod config;
 mod dataset;
 mod decode;
 pub mod display;
+mod engine;
 mod error;
 mod explain;
 mod features;
@@ -35,7 +36,6 @@ mod metrics;
 mod mistakes;
 mod nested;
 mod notices;
-mod nulls;
 mod outputs;
 mod pack;
 mod panics;
@@ -54,7 +54,6 @@ mod selection;
 mod source;
 mod sql;
 mod stream;
-mod walk;
 
 pub use arrow_schema::SchemaRef;
 
@@ -65,6 +64,7 @@ pub use crate::dataset::{
 };
 #[doc(hidden)]
 pub use crate::dataset::{Decoders, Trial};
+pub use crate::engine::unknown_column;
 pub use crate::error::{Error, Result};
 pub use crate::explain::Explanation;
 pub use crate::finish::{Documents, Finish, FinishSettings, Integers, Padding, Side};
@@ -79,7 +79,7 @@ pub use crate::reader::{Coarse, EpochReader, OrderSettings, Refetched, Unindexed
 pub use crate::rows::RowSet;
 #[doc(hidden)]
 pub use crate::secrets::redacted;
-pub use crate::selection::{Filter, Report, Selection, SetOperation, Shard, Subset, unknown_column};
+pub use crate::selection::{Filter, Report, Selection, SetOperation, Shard, Subset};
 pub use crate::source::{
     Connection, FileAnswer, FileCall, FileError, FileErrorKind, FileInfo, FileReply, FileSystem, Known, Object,
     OpenFileSystem, Store, WholeObject, bytes_of, duration, refuse_tables, set_file_systems,

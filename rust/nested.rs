@@ -14,7 +14,7 @@ use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::expr::ScalarFunction;
 
 use crate::dataset::inner;
-use crate::walk::Walk;
+use crate::engine::walk::Walk;
 
 /// The fields that stand for their structs in some expressions.
 #[derive(Debug)]

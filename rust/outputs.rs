@@ -15,11 +15,11 @@ use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::PhysicalExpr;
 
 use crate::dataset::Snapshot;
+use crate::engine::{self, floats, nulls};
 use crate::error::{Error, Result};
 use crate::nested::{self, NestedProjection};
+use crate::panics;
 use crate::selection::evaluate::try_out;
-use crate::selection::{floats, sql};
-use crate::{nulls, panics};
 
 /// The origin of a dataset's column.
 #[derive(Debug, Clone)]
@@ -49,23 +49,23 @@ pub(crate) struct Computed {
 impl Computed {
     /// Compiles `expr` over the columns of `snapshot`; `text` is the query that contains it.
     pub(crate) fn try_new(expr: Expr, snapshot: &Snapshot, text: &str) -> Result<Self> {
-        let unusable = |reason| Error::Sql { sql: sql::shortened(text), reason };
+        let unusable = |reason| Error::Sql { sql: engine::shortened(text), reason };
         let columns: BTreeSet<usize> =
             expr.column_refs().into_iter().filter_map(|column| snapshot.columns.index_of(&column.name).ok()).collect();
         let columns: Box<[usize]> = columns.into_iter().collect();
         let input = Arc::new(Schema::new(
             columns.iter().map(|&column| Arc::clone(&snapshot.columns.fields()[column])).collect::<Vec<_>>(),
         ));
-        let df_schema = DFSchema::try_from(Arc::clone(&input)).map_err(|error| unusable(sql::reason(&error)))?;
+        let df_schema = DFSchema::try_from(Arc::clone(&input)).map_err(|error| unusable(engine::reason(&error)))?;
         let handed_on = match &expr {
             Expr::Column(_) => Some(expr.clone()),
             other => floats::handed_on(other, &df_schema),
         };
         let is_handed_on = handed_on.is_some();
-        let evaluator = sql::session()
+        let evaluator = engine::session()
             .create_physical_expr(handed_on.unwrap_or_else(|| expr.clone()), &df_schema)
-            .map_err(|error| unusable(sql::reason(&error)))?;
-        let data_type = evaluator.data_type(&input).map_err(|error| unusable(sql::reason(&error)))?;
+            .map_err(|error| unusable(engine::reason(&error)))?;
+        let data_type = evaluator.data_type(&input).map_err(|error| unusable(engine::reason(&error)))?;
         let this = Self { expr, columns, evaluator, is_handed_on, input, data_type };
         // What would fail on every row, such as a literal that cannot be cast, fails now.
         try_out(&this.input, |rows| this.caught_evaluate(rows)).map_err(unusable)?;
@@ -125,7 +125,7 @@ impl Computed {
             let canonical = if self.is_handed_on { Ok(batch.clone()) } else { floats::canonical_columns(batch) };
             let batch = canonical.map_err(|error| error.to_string())?;
             let value = self.evaluator.evaluate(&batch).and_then(|value| value.into_array(batch.num_rows()));
-            value.map_err(|error| sql::reason(&error))
+            value.map_err(|error| engine::reason(&error))
         });
         let value = value.unwrap_or_else(Err)?;
         if *value.data_type() == self.data_type {

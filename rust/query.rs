@@ -10,13 +10,14 @@ use tokio::sync::OnceCell;
 pub use crate::answer::Answer;
 use crate::config;
 use crate::dataset::{OpenRequest, Snapshot};
+use crate::engine::unknown_column;
 use crate::error::{Error, Result};
 use crate::features;
 use crate::metrics::{Metrics, Progress, Stage};
 use crate::outputs::{Origin, Outputs};
 use crate::process::{self, LockOfProcess, OfProcess};
 use crate::restrict::Restriction;
-use crate::selection::{Filter, Limits, Payload, Selection, SelectionCache, Sought, unknown_column};
+use crate::selection::{Filter, Limits, Payload, Selection, SelectionCache, Sought};
 use crate::source::{Ahead, Connection};
 use crate::sql::Query;
 

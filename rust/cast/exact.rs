@@ -12,7 +12,7 @@ use arrow_schema::{ArrowError, DataType, TimeUnit};
 use datafusion::arrow::compute::kernels::cmp::distinct;
 
 use super::strict;
-use crate::selection::floats::canonical;
+use crate::engine::floats::canonical;
 
 /// Casts to a type that can represent every value exactly.
 pub(super) fn exact(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {

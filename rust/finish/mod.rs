@@ -29,12 +29,12 @@ use self::images::ImageColumn;
 pub use self::lists::Integers;
 use self::padding::Padder;
 pub use self::padding::{Padding, Side};
+use crate::engine::unknown_column;
 use crate::error::{Error, Result};
 use crate::forms::{Form, Request};
 use crate::image::ImageSettings;
 use crate::plan::BatchSlice;
 use crate::plan::seed::{Key, Purpose};
-use crate::selection::unknown_column;
 use crate::stream::Room;
 
 /// How to transform batches.

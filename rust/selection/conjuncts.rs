@@ -13,8 +13,8 @@ use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator};
 
 use super::likely::Between;
-use super::{numbers, sql};
-use crate::walk::Walk;
+use crate::engine::walk::Walk;
+use crate::engine::{self, numbers};
 
 /// Maximum number of conjuncts: each is checked for every row group. A filter with more stays whole.
 const MAX_CONJUNCTS: usize = 32;
@@ -51,7 +51,7 @@ pub(super) fn split(filter: &Expr, schema: &Schema) -> Vec<Conjunct> {
         }
     }
     let conjunct = |(exprs, columns, can_fail): (Vec<Expr>, _, _)| {
-        let expr = sql::all_of(&exprs);
+        let expr = engine::all_of(&exprs);
         let between = Between::of(&expr, schema);
         Conjunct { expr, columns, can_fail, between }
     };
@@ -169,7 +169,7 @@ mod tests {
     fn conjuncts_of(text: &str) -> Vec<(Vec<usize>, bool)> {
         let fields = [("a", DataType::Int64), ("z", DataType::Int64), ("t", DataType::Utf8), ("x", DataType::Float32)];
         let schema = Arc::new(Schema::new(fields.map(|(name, kind)| Field::new(name, kind, true)).to_vec()));
-        split(&sql::parse(text, &schema, &std::collections::BTreeMap::new()).unwrap().expr, &schema)
+        split(&super::super::parse::parse(text, &schema, &std::collections::BTreeMap::new()).unwrap().expr, &schema)
             .into_iter()
             .map(|conjunct| (conjunct.columns, conjunct.can_fail))
             .collect()

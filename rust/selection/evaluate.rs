@@ -13,9 +13,9 @@ use datafusion::physical_plan::PhysicalExpr;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::compared::Compared;
-use super::floats::canonical_columns;
-use super::{advice, sql};
 use crate::dataset::{Coded, RowGroupRead, RowGroupRef, Snapshot};
+use crate::engine::floats::canonical_columns;
+use crate::engine::{self, advice};
 use crate::error::{Error, Result};
 use crate::panics;
 
@@ -40,11 +40,11 @@ impl Evaluator {
     ///
     /// [Tries it out](try_out), so that what would fail on every row (a literal that cannot be cast) fails now.
     pub(super) fn try_new(snapshot: &Arc<Snapshot>, filter: &Expr, columns: &[usize], text: &str) -> Result<Self> {
-        let unusable = |reason| Error::Sql { sql: sql::shortened(text), reason };
+        let unusable = |reason| Error::Sql { sql: engine::shortened(text), reason };
         let schema = Schema::new(columns.iter().map(|&i| snapshot.columns.field(i).clone()).collect::<Vec<_>>());
-        let df_schema = DFSchema::try_from(schema.clone()).map_err(|error| unusable(sql::reason(&error)))?;
-        let planned = panics::caught(|| sql::session().create_physical_expr(filter.clone(), &df_schema));
-        let predicate = planned.map_err(unusable)?.map_err(|error| unusable(sql::reason(&error)))?;
+        let df_schema = DFSchema::try_from(schema.clone()).map_err(|error| unusable(engine::reason(&error)))?;
+        let planned = panics::caught(|| engine::session().create_physical_expr(filter.clone(), &df_schema));
+        let predicate = planned.map_err(unusable)?.map_err(|error| unusable(engine::reason(&error)))?;
         let compared = Compared::of(filter).filter(|_| columns.len() == 1);
         let (snapshot, columns) = (Arc::clone(snapshot), columns.into());
         let this = Self { snapshot, columns, predicate, compared, passes_nulls: Arc::default() };
@@ -162,7 +162,7 @@ impl Evaluator {
             .predicate
             .evaluate(&batch)
             .and_then(|value| value.into_array(batch.num_rows()))
-            .map_err(|error| sql::reason(&error))?;
+            .map_err(|error| engine::reason(&error))?;
         let Some(passed) = value.as_boolean_opt() else {
             return Ok(BooleanBuffer::new_unset(batch.num_rows())); // the untyped NULL
         };

@@ -162,14 +162,14 @@ mod tests {
     use arrow_schema::{Field, TimeUnit};
     use proptest::prelude::*;
 
-    use super::super::sql;
+    use super::super::parse;
     use super::*;
 
     fn between(text: &str) -> Option<Between> {
         let time = DataType::Timestamp(TimeUnit::Second, None);
         let fields = [("a", DataType::Int64), ("x", DataType::Float32), ("t", DataType::Utf8), ("at", time)];
         let schema = Arc::new(Schema::new(fields.map(|(name, kind)| Field::new(name, kind, true)).to_vec()));
-        Between::of(&sql::parse(text, &schema, &std::collections::BTreeMap::new()).unwrap().expr, &schema)
+        Between::of(&parse::parse(text, &schema, &std::collections::BTreeMap::new()).unwrap().expr, &schema)
     }
 
     fn close(a: f64, b: f64) -> bool {

@@ -11,7 +11,7 @@ use datafusion::common::{Column, ScalarValue};
 use datafusion::physical_expr::utils::{Guarantee, LiteralGuarantee};
 use datafusion::physical_optimizer::pruning::MAX_IN_LIST_SIZE;
 
-use super::numbers::value_type;
+use crate::engine::numbers::value_type;
 
 /// A column that must have one of many values for a row to pass.
 #[derive(Debug)]

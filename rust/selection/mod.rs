@@ -1,49 +1,34 @@
 //! Which rows of the dataset a query keeps: exact, known before training.
 //!
-//! [`parser`] and [`sql`] turn text into a typed expression, [`passed_over`] finds clauses in it that would be ignored,
-//! [`conjuncts`] splits it, [`prune`] decides row groups by statistics, [`indexes`] more of them, and some of their
+//! [`mod@parse`] turns text into a typed expression, [`conjuncts`] splits it, [`prune`] decides row groups by statistics, [`indexes`] more of them, and some of their
 //! rows, by [`pages`] and [`bloom`] filters, [`scan`] reads the predicate columns of the rest for [`evaluate`],
 //! [`payload`] starts to read the kept rows, and [`rows`] keeps the answer small. A [`subset`] is an answer on its own:
 //! it can be combined ([`algebra`]), sampled ([`sample`]) and saved ([`saved`], [`codec`]); [`kept`] caches selections on
 //! disk for the next run.
 
-mod advice;
 mod algebra;
-pub(crate) mod apart;
 mod bloom;
-mod canonical;
 mod codec;
 mod compared;
 mod conjuncts;
-pub(crate) mod constants;
-mod digits;
 pub(crate) mod evaluate;
-mod fields;
-pub(crate) mod floats;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod indexes;
 mod kept;
 mod likely;
-pub(crate) mod lists;
-pub(crate) mod literals;
 mod long_list;
-pub(crate) mod numbers;
 mod open;
 mod pages;
-pub(crate) mod parser;
-pub(crate) mod passed_over;
+pub(crate) mod parse;
 mod payload;
 mod prune;
-mod reason;
 mod sample;
 mod saved;
 mod scan;
-pub(crate) mod sql;
 mod subset;
 #[cfg(test)]
 mod tests;
-pub(crate) mod unknown;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -61,8 +46,8 @@ pub(crate) use self::kept::SelectionCache;
 pub(crate) use self::payload::Payload;
 pub(crate) use self::scan::Limits;
 pub use self::subset::{Shard, Subset};
-pub use self::unknown::unknown_column;
 use crate::dataset::{Snapshot, inner};
+use crate::engine::{self, digest};
 use crate::error::Result;
 use crate::metrics::{Counted, Metrics, Progress, Stage};
 use crate::nested;
@@ -85,7 +70,7 @@ pub struct Filter {
 impl Filter {
     /// Initializes what all filters of a process share.
     pub fn prepare() {
-        sql::session();
+        engine::session();
     }
 
     /// Parses and type-checks `text` against the columns of `snapshot`. Reads nothing.
@@ -106,8 +91,8 @@ impl Filter {
         schema: &SchemaRef,
         snapshot: &Arc<Snapshot>,
     ) -> Result<Self> {
-        let sql::Parsed { expr, comment } = sql::parse(text, schema, parameters)?;
-        let comment = crate::sql::comment_of(parameters) + &comment;
+        let parse::Parsed { expr, comment } = parse::parse(text, schema, parameters)?;
+        let comment = digest::comment_of(parameters) + &comment;
         let filter = Self { is_plain: true, comment, ..Self::from_expr(text.into(), expr, snapshot) };
         Evaluator::try_new(snapshot, &filter.expr, &filter.columns, text)?;
         Ok(filter)
@@ -177,7 +162,7 @@ impl Filter {
     fn all_of(filters: &[Self], snapshot: &Snapshot) -> Self {
         let text = filters.iter().map(|filter| format!("({})", filter.text)).collect::<Vec<_>>().join(" AND ");
         let exprs: Vec<_> = filters.iter().map(|filter| filter.expr.clone()).collect();
-        let expr = sql::all_of(&exprs);
+        let expr = engine::all_of(&exprs);
         Self::from_expr(text, nested::of_fields(&expr, &snapshot.columns).unwrap_or(expr), snapshot)
     }
 }

@@ -28,13 +28,14 @@ use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicate
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::file::metadata::RowGroupMetaData;
 
-use super::floats::{self, has_floats};
 use super::long_list::LongList;
-use super::{numbers, sql};
+use super::parse;
 use crate::cast;
 use crate::dataset::Fragment;
 use crate::dataset::inner::Inner;
-use crate::walk::Walk;
+use crate::engine::floats::{self, has_floats};
+use crate::engine::walk::Walk;
+use crate::engine::{self, numbers};
 
 /// What the statistics say about one row group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,13 +70,17 @@ impl Pruner {
         let read = schema.project(columns).map_or_else(|_| Arc::clone(schema), Arc::new);
         let predicate = |expr: Expr| {
             let df_schema = DFSchema::try_from(Arc::clone(&read)).ok()?;
-            let physical = sql::session().create_physical_expr(decidable(expr, &df_schema).ok()?, &df_schema).ok()?;
+            let physical =
+                engine::session().create_physical_expr(decidable(expr, &df_schema).ok()?, &df_schema).ok()?;
             let pruning =
                 PruningPredicateBuilder::new().with_file_schema(Arc::clone(&read)).try_build(physical).ok()?;
             (!pruning.always_true()).then(|| Predicate::new(pruning))
         };
-        let fails =
-            if is_null_only_by_columns(filter, &read) { sql::negated(filter, &read).and_then(predicate) } else { None };
+        let fails = if is_null_only_by_columns(filter, &read) {
+            parse::negated(filter, &read).and_then(predicate)
+        } else {
+            None
+        };
         let passes = predicate(filter.clone());
         let rejects_nan = passes.is_some() && !can_fail && passes_nan(filter, &read) == Some(false);
         Self { schema: Arc::clone(schema), columns: columns.to_vec(), passes, fails, rejects_nan }
@@ -189,7 +194,7 @@ fn passes_nan(filter: &Expr, read: &SchemaRef) -> Option<bool> {
     let batch = RecordBatch::try_new(Arc::clone(read), vec![nan.to_array().ok()?]).ok()?;
     let batch = floats::canonical_columns(&batch).ok()?;
     let predicate =
-        sql::session().create_physical_expr(filter.clone(), &DFSchema::try_from(Arc::clone(read)).ok()?).ok()?;
+        engine::session().create_physical_expr(filter.clone(), &DFSchema::try_from(Arc::clone(read)).ok()?).ok()?;
     let passes = predicate.evaluate(&batch).ok()?.into_array(1).ok()?;
     let passes = passes.as_boolean_opt()?;
     Some(passes.is_valid(0) && passes.value(0))

@@ -13,8 +13,8 @@ use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison};
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::sql::sqlparser::ast;
 
-use crate::selection::sql;
-use crate::walk::{self, Walk};
+use crate::engine;
+use crate::engine::walk::{self, Walk};
 
 /// Maximum levels of operators in a plan.
 const MAX_PLAN_DEPTH: usize = 200;
@@ -137,7 +137,7 @@ impl Plan {
 /// Refuses plans with expressions that nest too deeply.
 pub(super) fn check_expressions(plan: &LogicalPlan) -> PlanResult<()> {
     plan.apply_with_subqueries(|node| {
-        node.apply_expressions(|expr| match sql::nests_too_deep(expr) {
+        node.apply_expressions(|expr| match engine::nests_too_deep(expr) {
             Some(reason) => plan_err!("{reason}"),
             None => Ok(TreeNodeRecursion::Continue),
         })

@@ -18,7 +18,7 @@ use datafusion::logical_expr::{
 };
 
 use super::table::{DatasetTable, ROW};
-use crate::walk::Walk;
+use crate::engine::walk::Walk;
 
 /// Window functions whose value depends on the order of ties in their `ORDER BY`, and not on a frame.
 const NUMBERING: [&str; 4] = ["row_number", "ntile", "lag", "lead"];

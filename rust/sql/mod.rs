@@ -10,58 +10,23 @@
 //! ```
 //!
 //! [`table`] is a dataset as a table, [`leaf`] as a node of a plan, [`scan`] reads it, [`sample`] is `TABLESAMPLE`,
-//! [`vector`], [`casts`] and [`function`] are functions, [`any`] is `= ANY`, [`operators`] are expressions that need a
-//! type before they have values, [`parameters`] are placeholders, [`digest`] is what tables are known by, [`held`] how
-//! large an answer is. [`aggregates`] are made exact, over frames that move by [`sliding`]; [`labels`] are class names,
-//! [`moments`], [`choices`] and [`distant`] handle distant or precise dates and times, [`keys`], [`key_columns`] and
-//! [`windows`] orders that the engine refuses, [`ties`] those that it leaves open, [`firsts`] first rows that do not
-//! fit in memory, [`printed`] lists that it would take for text, [`under_null`] fields of structs that are NULL.
-//! [`bounds`] refuses what is too deep or too large to be planned, [`correlated`] subqueries that the engine gets
-//! wrong; [`totals`] are some of these that it need not, [`missing`] those without rows, [`membership`] those of `IN`.
-//! [`named_casts`] are columns that it gives one name, [`as_written`] those that a query does not name. [`rules`] are
-//! the engine's rules of optimization, [`keyed`] and [`fence`] what they may know. [`provider`] is a dataset as a table
-//! of an external DataFusion.
+//! [`function`] a function of the user, [`held`] how large an answer is. [`bounds`] refuses what is too deep or too large
+//! to be planned, [`corrections`] is what the engine would answer wrongly. [`provider`] is a dataset as a table of an
+//! external DataFusion.
 
-mod aggregates;
-pub(crate) mod any;
-mod as_written;
 mod bounds;
 mod carry;
-mod casts;
-mod choices;
-mod correlated;
-mod digest;
-mod distant;
-mod fence;
-mod firsts;
+mod corrections;
 mod function;
 mod held;
-mod key_columns;
-mod keyed;
-mod keys;
-mod labels;
 mod leaf;
-mod membership;
-mod missing;
-mod moments;
-mod named_casts;
-mod operators;
-mod parameters;
 mod plan;
-mod printed;
 mod provider;
-pub(crate) mod rules;
 mod run;
 mod sample;
 mod scan;
-mod sliding;
 mod table;
-mod ties;
-mod totals;
 mod trace;
-mod under_null;
-mod vector;
-mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,24 +39,20 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast};
 
 use self::carry::{Carried, carry, is_ordered, may_repeat_rows};
-pub(crate) use self::casts::function as cast_function;
-pub(crate) use self::distant::functions as functions_of_time;
 pub use self::function::{Function, FunctionBody};
-pub(crate) use self::labels::Names;
-pub(crate) use self::moments::compared_in_their_unit;
-pub(crate) use self::operators::{Operators, Types, planned_here};
 pub use self::provider::DATAFUSION_VERSION;
 pub use self::run::{QueryStream, Rows};
 use self::table::{DatasetTable, ROW};
 use self::trace::{trace, trace_expr};
-pub(crate) use self::vector::functions as vector_functions;
 use crate::dataset::plain_type;
+use crate::engine;
+use crate::engine::digest::{comment_of, digest_of_batches};
 use crate::error::{Error, Result};
 use crate::features;
 use crate::metrics::{Metrics, Progress};
 use crate::outputs::{Computed, Origin};
 use crate::query::{Answer, Dataset};
-use crate::selection::{Filter, sql};
+use crate::selection::{Filter, parse};
 
 /// A query as written, with everything that it names.
 #[derive(Debug, Clone, Default)]
@@ -127,11 +88,6 @@ impl Request {
     }
 }
 
-/// Returns the values of parameters as comments to the query's text.
-pub(crate) fn comment_of(parameters: &BTreeMap<String, ScalarValue>) -> String {
-    parameters.iter().map(|(name, value)| format!("\n-- ${name} = {}", digest::digest_of_value(value))).collect()
-}
-
 impl Table {
     fn identity(&self) -> Result<String, ArrowError> {
         match self {
@@ -139,7 +95,7 @@ impl Table {
                 let query = dataset.table_texts().join("; ");
                 Ok(format!("dataset {} {query}", dataset.snapshot().fingerprint))
             }
-            Self::Batches(schema, batches) => digest::digest_of_batches(schema, batches),
+            Self::Batches(schema, batches) => digest_of_batches(schema, batches),
         }
     }
 }
@@ -188,11 +144,11 @@ impl Dataset {
     /// groups.
     pub fn sql(&self, request: &Request) -> Result<Self> {
         let planned = plan::plan(self, request)?;
-        let made = sql::with_large_stack(&request.text, || {
+        let made = engine::with_large_stack(&request.text, || {
             plan::refuse_changing(&planned.plan, &request.text)?;
             self.of_plan(&planned, request)
         })?;
-        let made = made.map_err(|reason| Error::ManyRows { sql: sql::shortened(&request.text), reason })?;
+        let made = made.map_err(|reason| Error::ManyRows { sql: engine::shortened(&request.text), reason })?;
         Ok(if request.functions.is_empty() { made } else { made.with_functions() })
     }
 
@@ -204,7 +160,7 @@ impl Dataset {
     pub fn query_rows(&self, request: &Request, memory_limit: u64) -> Result<Rows> {
         let planned = plan::plan(self, request)?;
         // Rows of the dataset are read page by page, once they are known.
-        let made = sql::with_large_stack(&request.text, || {
+        let made = engine::with_large_stack(&request.text, || {
             if may_repeat_rows(&planned.plan) || plan::refuse_changing(&planned.plan, &request.text).is_err() {
                 return Ok(Err("other rows".to_owned()));
             }
@@ -219,16 +175,16 @@ impl Dataset {
 
     /// Keeps the rows of a dataset made by a query for which `filter` is true.
     pub(crate) fn filter_query(&self, filter: &str, parameters: BTreeMap<String, ScalarValue>) -> Result<Self> {
-        let parsed = sql::parse(filter, self.schema(), &parameters)?;
+        let parsed = parse::parse(filter, self.schema(), &parameters)?;
         let request = Request { text: filter.to_owned(), parameters, ..Request::default() };
         let planned = plan::plan_filter(self, &request, parsed)?;
-        let made = sql::with_large_stack(filter, || self.of_plan(&planned, &request))?;
-        made.map_err(|reason| Error::ManyRows { sql: sql::shortened(filter), reason })
+        let made = engine::with_large_stack(filter, || self.of_plan(&planned, &request))?;
+        made.map_err(|reason| Error::ManyRows { sql: engine::shortened(filter), reason })
     }
 
     /// Makes a dataset of a planned query; the inner error says why it is not one.
     fn of_plan(&self, planned: &plan::Planned, request: &Request) -> Result<Result<Self, String>> {
-        let failed = |error| Error::Sql { sql: sql::shortened(&request.text), reason: sql::reason(&error) };
+        let failed = |error| Error::Sql { sql: engine::shortened(&request.text), reason: engine::reason(&error) };
         let mut why_not = None;
         let carried = carry(&planned.plan, &mut why_not).map_err(failed)?;
         let Some(Carried { plan, row }) = carried else {
@@ -257,11 +213,11 @@ impl Dataset {
                 "no column can be named {:?}: Arrow's C interface would cut it off at the NUL character",
                 field.name()
             );
-            return Err(Error::Sql { sql: sql::shortened(&request.text), reason });
+            return Err(Error::Sql { sql: engine::shortened(&request.text), reason });
         }
         if let Some(name) = repeated(&fields) {
             let reason = format!("two columns are named `{name}`; name one of them by `AS`");
-            return Err(Error::Sql { sql: sql::shortened(&request.text), reason });
+            return Err(Error::Sql { sql: engine::shortened(&request.text), reason });
         }
         let schema =
             features::collect(&Schema::new_with_metadata(Fields::from(fields), self.schema().metadata().clone()));
@@ -329,7 +285,7 @@ impl Dataset {
     /// Returns the filters of a plan that does nothing else to the rows; `None` if it does, or if this dataset was made
     /// by a query.
     fn filters_of(&self, plan: &LogicalPlan, request: &Request, identity: &str) -> Result<Option<Vec<Filter>>> {
-        let failed = |error| Error::Sql { sql: sql::shortened(&request.text), reason: sql::reason(&error) };
+        let failed = |error| Error::Sql { sql: engine::shortened(&request.text), reason: engine::reason(&error) };
         let (mut plan, mut found) = (plan, Vec::new());
         loop {
             match plan {
@@ -378,7 +334,7 @@ pub fn scalar(array: &ArrayRef) -> Result<ScalarValue, String> {
     if array.len() != 1 {
         return Err(format!("expected one value, got an array of {}", array.len()));
     }
-    ScalarValue::try_from_array(array, 0).map_err(|error| sql::reason(&error))
+    ScalarValue::try_from_array(array, 0).map_err(|error| engine::reason(&error))
 }
 
 /// Returns a name that two fields share.

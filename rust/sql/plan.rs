@@ -24,28 +24,25 @@ use datafusion::prelude::SQLOptions;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 
-use super::aggregates::{exact_aggregates, with_wide_means};
-use super::any::with_values_apart;
-use super::as_written::Columns;
-use super::key_columns::KeyColumns;
-use super::keyed::KeyedPlanner;
-use super::keys::{OrderedOnce, distinct_once};
-use super::labels::Names;
-use super::membership::with_unknown_members;
-use super::moments::compared_in_their_unit;
-use super::operators::planned_here;
+use super::corrections::{
+    Columns, KeyColumns, OrderedOnce, correlated, distinct_once, exact_aggregates, fields_under_null, framed_by_peers,
+    named_casts, with_plain_totals, with_unknown_members, with_wide_means,
+};
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
-use super::totals::with_plain_totals;
-use super::under_null::fields_under_null;
-use super::windows::framed_by_peers;
-use super::{Function, Request, Table, bounds, correlated, named_casts, parameters};
+use super::{Function, Request, Table, bounds};
 use crate::dataset::Snapshot;
+use crate::engine::any::with_values_apart;
+use crate::engine::keyed::KeyedPlanner;
+use crate::engine::labels::Names;
+use crate::engine::moments::compared_in_their_unit;
+use crate::engine::operators::planned_here;
+use crate::engine::passed_over::{passed_over, replaced, unreplaced};
+use crate::engine::walk::{self, Walk, WalkPlan};
+use crate::engine::{self, apart, constants, floats, lists, literals, numbers, parameters, parser, unknown};
 use crate::error::{Error, Result};
 use crate::query::Dataset;
-use crate::selection::passed_over::{passed_over, replaced, unreplaced};
-use crate::selection::{apart, constants, floats, lists, literals, numbers, parser, sql, unknown};
-use crate::walk::{self, Walk, WalkPlan};
+use crate::selection::parse;
 
 /// The name by which a query refers to its dataset.
 const SUBJECT: &str = "dataset";
@@ -77,9 +74,9 @@ impl Planned {
 /// Plans `request` over `dataset`.
 pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
     let text = &request.text;
-    sql::with_large_stack(text, || {
+    engine::with_large_stack(text, || {
         let state = state(dataset, request)?;
-        let refused = |reason| Error::Sql { sql: sql::shortened(text), reason };
+        let refused = |reason| Error::Sql { sql: engine::shortened(text), reason };
         let failed = |error: DataFusionError| explain(text, dataset, request, &error);
         let mut statement = parse(dataset, request)?;
         let (mut replacements, mut columns) = (BTreeSet::new(), Columns::default());
@@ -195,8 +192,8 @@ fn misplaced_window(plan: &LogicalPlan) -> PlanResult<Option<String>> {
 }
 
 /// Plans a filter over the columns of `dataset`.
-pub(super) fn plan_filter(dataset: &Dataset, request: &Request, filter: sql::Parsed) -> Result<Planned> {
-    sql::with_large_stack(&request.text, || {
+pub(super) fn plan_filter(dataset: &Dataset, request: &Request, filter: parse::Parsed) -> Result<Planned> {
+    engine::with_large_stack(&request.text, || {
         let failed = |error: DataFusionError| explain(&request.text, dataset, request, &error);
         let state = state(dataset, request)?;
         let source = DatasetTable::new(dataset, true).into_source();
@@ -239,8 +236,8 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
         let names = NamePreserver::new(&node);
         let exact = |expr: Expr| {
             let name = names.save(&expr);
-            let exact = numbers::checked_numbers(apart::from_simplifier(sql::keep_cases(expr)?, &schema)?, &schema)?;
-            let exact = sql::balance(floats::with_canonical_floats(exact, &schema)?)?;
+            let exact = numbers::checked_numbers(apart::from_simplifier(apart::keep_cases(expr)?, &schema)?, &schema)?;
+            let exact = engine::balance(floats::with_canonical_floats(exact, &schema)?)?;
             let exact = if hides_lists { lists::hidden(exact)? } else { exact };
             Ok(Transformed::yes(name.restore(exact)))
         };
@@ -295,14 +292,14 @@ fn projection_below(mut plan: &LogicalPlan) -> Option<&Projection> {
 /// Returns a session whose only tables are those of `request`.
 fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
     let refused = |name, reason: String| Error::Setting { name, reason };
-    let failed = |name, error: DataFusionError| Error::Setting { name, reason: sql::reason(&error) };
+    let failed = |name, error: DataFusionError| Error::Setting { name, reason: engine::reason(&error) };
     let (catalogs, catalog) = (MemoryCatalogProviderList::new(), MemoryCatalogProvider::new());
     let schema: Arc<dyn SchemaProvider> = Arc::new(MemorySchemaProvider::new());
-    let names = &sql::session().config_options().catalog;
+    let names = &engine::session().config_options().catalog;
     let registered = catalog.register_schema(&names.default_schema, Arc::clone(&schema));
     registered.map_err(|error| failed("tables", error))?;
     catalogs.register_catalog(names.default_catalog.clone(), Arc::new(catalog));
-    let mut state = SessionStateBuilder::new_from_existing(sql::session().clone())
+    let mut state = SessionStateBuilder::new_from_existing(engine::session().clone())
         .with_catalog_list(Arc::new(catalogs))
         .with_optimizer_rule(Arc::new(OrderedOnce))
         .with_optimizer_rule(Arc::new(KeyColumns))
@@ -330,12 +327,12 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
                 let table = canonical
                     .map_err(DataFusionError::from)
                     .and_then(|batches| MemTable::try_new(Arc::clone(schema), vec![batches]));
-                Arc::new(table.map_err(|error| refused("tables", format!("`{name}`: {}", sql::reason(&error))))?)
+                Arc::new(table.map_err(|error| refused("tables", format!("`{name}`: {}", engine::reason(&error))))?)
             }
         };
         register(name, table)?;
     }
-    let known = sql::session();
+    let known = engine::session();
     for function in &request.functions {
         // Unquoted names are case-insensitive, so only this much is known.
         let name = function.name().to_ascii_lowercase();
@@ -364,7 +361,7 @@ fn is_named(function: &Function, name: &str) -> bool {
 /// Parses one `SELECT`.
 fn parse(dataset: &Dataset, request: &Request) -> Result<Statement> {
     let text = &request.text;
-    let refused = |reason: &str| Error::Sql { sql: sql::shortened(text), reason: reason.to_owned() };
+    let refused = |reason: &str| Error::Sql { sql: engine::shortened(text), reason: reason.to_owned() };
     let statement = parser::statement(text).map_err(|error| explain(text, dataset, request, &error))?;
     const ONLY: &str = "only SELECT is supported: nothing can be written, created or set";
     let Statement::Statement(inner) = &statement else { return Err(refused(ONLY)) };
@@ -381,9 +378,9 @@ fn parse(dataset: &Dataset, request: &Request) -> Result<Statement> {
         return Err(refused(&reason));
     }
     let is_long = walk::visit_expressions(query.as_ref(), |expr: &ast::Expr| {
-        if sql::is_long_chain(expr) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if engine::is_long_chain(expr) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    if is_long.is_break() { Err(sql::too_deep(text)) } else { Ok(statement) }
+    if is_long.is_break() { Err(engine::too_deep(text)) } else { Ok(statement) }
 }
 
 /// Ends at the first statement within a query.
@@ -401,7 +398,7 @@ impl ast::Visitor for AnyStatement {
 fn check_tables(state: &SessionState, statement: &Statement, request: &Request) -> Result<()> {
     let references = state
         .resolve_table_references(statement)
-        .map_err(|error| Error::Sql { sql: sql::shortened(&request.text), reason: sql::reason(&error) })?;
+        .map_err(|error| Error::Sql { sql: engine::shortened(&request.text), reason: engine::reason(&error) })?;
     let is_known = |name: &str| name == SUBJECT || request.tables.contains_key(name);
     match references.iter().find(|reference| reference.schema().is_some() || !is_known(reference.table())) {
         None => Ok(()),
@@ -411,7 +408,7 @@ fn check_tables(state: &SessionState, statement: &Statement, request: &Request) 
                 "there is no table `{unknown}`; there is `{}`. Pass others, files too, as `tables={{\"name\": ...}}`",
                 known.join("`, `")
             );
-            Err(Error::Sql { sql: sql::shortened(&request.text), reason })
+            Err(Error::Sql { sql: engine::shortened(&request.text), reason })
         }
     }
 }
@@ -432,13 +429,13 @@ pub(super) fn refuse_changing(plan: &LogicalPlan, text: &str) -> Result<()> {
             })
         })
     });
-    walked.map_err(|error| Error::Sql { sql: sql::shortened(text), reason: sql::reason(&error) })?;
+    walked.map_err(|error| Error::Sql { sql: engine::shortened(text), reason: engine::reason(&error) })?;
     let Some(name) = changing else { return Ok(()) };
     let reason = format!(
         "`{name}()` depends on more than the data (the clock or chance), so the rows would not be reproducible; pass \
          its value as a parameter, or sample by `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`"
     );
-    Err(Error::Sql { sql: sql::shortened(text), reason })
+    Err(Error::Sql { sql: engine::shortened(text), reason })
 }
 
 /// Returns an expression over the columns of `snapshot` in the form in which statistics decide most.
@@ -446,10 +443,10 @@ pub(super) fn simple(expr: Expr, snapshot: &Snapshot) -> Expr {
     let Ok(schema) = DFSchema::try_from(Arc::clone(&snapshot.schema)) else { return expr };
     let context = SimplifyContext::builder()
         .with_schema(Arc::new(schema))
-        .with_config_options(Arc::clone(sql::session().config_options()))
+        .with_config_options(Arc::clone(engine::session().config_options()))
         .build();
     let simple = lists::simplified(&ExprSimplifier::new(context), expr.clone());
-    simple.and_then(sql::balance).unwrap_or(expr)
+    simple.and_then(engine::balance).unwrap_or(expr)
 }
 
 fn explain(text: &str, dataset: &Dataset, request: &Request, error: &DataFusionError) -> Error {
@@ -461,5 +458,5 @@ fn explain(text: &str, dataset: &Dataset, request: &Request, error: &DataFusionE
         Table::Batches(schema, _) => schema.as_ref(),
     });
     let schemas: Vec<&Schema> = std::iter::once(dataset.schema().as_ref()).chain(schemas).collect();
-    sql::refused(text, &schemas, error)
+    engine::refused(text, &schemas, error)
 }

@@ -28,14 +28,15 @@ use super::plan;
 use super::scan::{self, Scanning};
 use super::table::DatasetTable;
 use crate::config;
+use crate::engine::walk::Walk;
+use crate::engine::{self, apart, floats};
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::panics;
 use crate::process::OfProcess;
 use crate::query::Dataset;
-use crate::selection::{Filter, floats, sql};
+use crate::selection::Filter;
 use crate::stream::OF_ANOTHER_PROCESS;
-use crate::walk::Walk;
 
 /// Number of batches that wait for the engine.
 const READY_BATCHES: usize = 2;
@@ -66,18 +67,18 @@ impl SharedTable {
     fn filters(&self, exprs: &[&Expr]) -> Vec<Option<Filter>> {
         let made = || Ok(exprs.iter().map(|expr| self.filter(expr)).collect());
         // The engine's threads have ordinary stacks.
-        sql::with_large_stack("", made).unwrap_or_else(|_| vec![None; exprs.len()])
+        engine::with_large_stack("", made).unwrap_or_else(|_| vec![None; exprs.len()])
     }
 
     fn filter(&self, expr: &Expr) -> Option<Filter> {
-        if sql::nests_too_deep(expr).is_some() || !is_plain(expr) {
+        if engine::nests_too_deep(expr).is_some() || !is_plain(expr) {
             return None;
         }
         let snapshot = self.dataset.snapshot();
         let exact = || {
             let schema = DFSchema::try_from(Arc::clone(&snapshot.schema))?;
-            let Some(pushed) = self.table.pushed_down(&sql::balance(expr.clone())?)? else { return Ok(None) };
-            floats::with_canonical_floats(sql::keep_cases(pushed)?, &schema).map(Some)
+            let Some(pushed) = self.table.pushed_down(&engine::balance(expr.clone())?)? else { return Ok(None) };
+            floats::with_canonical_floats(apart::keep_cases(pushed)?, &schema).map(Some)
         };
         let exact: PlanResult<Option<Expr>> = exact();
         Filter::try_from_expr(expr.to_string(), plan::simple(exact.ok()??, snapshot), snapshot).ok()

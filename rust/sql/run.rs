@@ -24,19 +24,19 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Sendable
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt};
 
-use super::firsts::with_large_firsts_sorted;
+use super::corrections::{with_closed_sorts, with_large_firsts_sorted};
 use super::held::{AnswerSize, too_large};
 use super::plan::{Planned, refuse_changing};
 use super::scan::Scanning;
-use super::ties::with_closed_sorts;
 use crate::config;
+use crate::engine;
 use crate::error::{Error, Result};
 use crate::features;
 use crate::io::Io;
 use crate::metrics::{Metrics, Progress};
 use crate::process::OfProcess;
 use crate::query::{Answer, Dataset};
-use crate::selection::{Report, sql};
+use crate::selection::Report;
 use crate::stream::OF_ANOTHER_PROCESS;
 
 /// The memory has two parts: one for what the engine holds, one for what scans read.
@@ -83,7 +83,8 @@ impl Running {
         metrics: &Arc<Metrics>,
         progress: &Arc<Progress>,
     ) -> Result<Self> {
-        let failed = |error: DataFusionError| Error::Sql { sql: sql::shortened(text), reason: sql::reason(&error) };
+        let failed =
+            |error: DataFusionError| Error::Sql { sql: engine::shortened(text), reason: engine::reason(&error) };
         let pool = FairSpillPool::new(usize::try_from(memory_limit / HALVES).unwrap_or(usize::MAX));
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool)).build_arc().map_err(failed)?;
         let scanning = Arc::new(Scanning::new(memory_limit / HALVES, metrics, progress));
@@ -101,7 +102,7 @@ impl Running {
     }
 
     fn physical(&self, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
-        sql::with_large_stack(&self.text, || {
+        engine::with_large_stack(&self.text, || {
             let batch_rows = self.state.config().batch_size() as u64;
             futures::executor::block_on(self.state.create_physical_plan(plan))
                 .and_then(with_closed_sorts)
@@ -125,7 +126,7 @@ impl Running {
             Ok(error) => return of_whole(error, self.memory_limit),
             Err(error) => error,
         };
-        let (sql, reason) = (sql::shortened(&self.text), sql::reason(&error));
+        let (sql, reason) = (engine::shortened(&self.text), engine::reason(&error));
         match error.find_root() {
             DataFusionError::ResourcesExhausted(_) => {
                 Error::QueryMemory { sql, limit_bytes: self.memory_limit, reason }
@@ -149,7 +150,7 @@ impl Running {
         };
         let schema = batches.schema();
         let mut size = AnswerSize::new(self.memory_limit);
-        let (sql, num_rows) = (sql::shortened(&self.text), dataset.snapshot().num_rows);
+        let (sql, num_rows) = (engine::shortened(&self.text), dataset.snapshot().num_rows);
         let collecting = io.spawn(async move {
             let (mut rows, mut found) = (Vec::new(), Vec::new());
             while let Some(batch) = batches.next().await {
@@ -176,7 +177,7 @@ impl Running {
         let Some((rows, found)) = collected else {
             let reason =
                 "a joined table has rows that are not rows of `dataset`; use INNER JOIN, or `dataset LEFT JOIN`";
-            return Err(Error::ManyRows { sql: sql::shortened(&self.text), reason: reason.into() });
+            return Err(Error::ManyRows { sql: engine::shortened(&self.text), reason: reason.into() });
         };
         let attached_schema = Arc::new(Schema::new(schema.fields().iter().skip(1).cloned().collect::<Vec<_>>()));
         let attached = arrow_select::concat::concat_batches(&attached_schema, &found);
@@ -198,12 +199,12 @@ impl Running {
                 "it returns {} more than once, as a JOIN does that finds several matches; use `IN (SELECT ...)` or `DISTINCT ON`",
                 dataset.describe_row(row)
             );
-            return Err(Error::ManyRows { sql: sql::shortened(&self.text), reason });
+            return Err(Error::ManyRows { sql: engine::shortened(&self.text), reason });
         }
         let answer = Answer::of_rows(dataset.snapshot(), rows, attached, is_ordered, report)
             .map_err(|error| self.failed(error.into()))?;
         if answer.memory_bytes() > self.memory_limit {
-            return Err(too_large(sql::shortened(&self.text), self.memory_limit, answer.memory_bytes()));
+            return Err(too_large(engine::shortened(&self.text), self.memory_limit, answer.memory_bytes()));
         }
         Ok(answer)
     }
@@ -382,7 +383,7 @@ impl Drop for Receiving {
 impl QueryStream {
     /// Starts a planned query.
     pub(super) fn start(planned: &Planned, text: &str, memory_limit: u64) -> Result<Self> {
-        sql::with_large_stack(text, || refuse_changing(&planned.plan, text))?;
+        engine::with_large_stack(text, || refuse_changing(&planned.plan, text))?;
         let (metrics, progress) = (Arc::default(), Arc::default());
         let running = Running::new(&planned.state, text, memory_limit, &metrics, &progress)?;
         let physical = running.physical(&planned.plan)?;

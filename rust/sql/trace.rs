@@ -12,10 +12,10 @@ use datafusion::common::{DFSchema, Result as PlanResult};
 use datafusion::logical_expr::{Distinct, Expr, JoinType, LogicalPlan, Volatility};
 
 use super::table::{DatasetTable, ROW};
+use crate::engine;
+use crate::engine::walk::Walk;
 use crate::outputs::Origin;
 use crate::query::Dataset;
-use crate::selection::sql;
-use crate::walk::Walk;
 
 /// Maximum terms taken from columns that are themselves computed: with more, columns are found like those of other
 /// tables. `y + y AS y` doubles them in each enclosing subquery.
@@ -82,7 +82,7 @@ pub(super) fn trace_expr(expr: Option<&Expr>, input: &Arc<LogicalPlan>) -> PlanR
             other => Transformed::no(other),
         })
     })?;
-    Ok((is_traced && sql::nests_too_deep(&traced.data).is_none()).then_some(traced.data))
+    Ok((is_traced && engine::nests_too_deep(&traced.data).is_none()).then_some(traced.data))
 }
 
 fn num_nodes(expr: &Expr) -> usize {

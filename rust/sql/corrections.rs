@@ -1,0 +1,35 @@
+//! Corrects plans of whole queries where the engine would answer something else than SQL says, or nothing.
+//!
+//! [`aggregates`] are made exact, over frames that move by [`sliding`]. [`keys`], [`key_columns`] and [`windows`] are
+//! orders that the engine refuses, [`ties`] those that it leaves open, [`firsts`] first rows that do not fit in memory.
+//! [`correlated`] refuses subqueries that it gets wrong; [`totals`] are some of these that it need not, [`missing`] those
+//! without rows, [`membership`] those of `IN`. [`under_null`] are fields of structs that are NULL, [`named_casts`] columns
+//! that it gives one name, [`as_written`] those that a query does not name.
+//!
+//! What filters need as well is corrected by [`engine`](crate::engine).
+
+mod aggregates;
+mod as_written;
+pub(crate) mod correlated;
+mod firsts;
+mod key_columns;
+mod keys;
+mod membership;
+mod missing;
+pub(crate) mod named_casts;
+mod sliding;
+mod ties;
+mod totals;
+mod under_null;
+mod windows;
+
+pub(crate) use self::aggregates::{exact_aggregates, with_wide_means};
+pub(crate) use self::as_written::Columns;
+pub(crate) use self::firsts::with_large_firsts_sorted;
+pub(crate) use self::key_columns::KeyColumns;
+pub(crate) use self::keys::{OrderedOnce, distinct_once};
+pub(crate) use self::membership::with_unknown_members;
+pub(crate) use self::ties::with_closed_sorts;
+pub(crate) use self::totals::with_plain_totals;
+pub(crate) use self::under_null::fields_under_null;
+pub(crate) use self::windows::framed_by_peers;

@@ -1,10 +1,10 @@
 //! Which rows of the dataset a query keeps: exact, known before training.
 //!
-//! [`mod@parse`] turns text into a typed expression, [`conjuncts`] splits it, [`prune`] decides row groups by statistics, [`indexes`] more of them, and some of their
-//! rows, by [`pages`] and [`bloom`] filters, [`scan`] reads the predicate columns of the rest for [`evaluate`],
-//! [`payload`] starts to read the kept rows, and [`rows`] keeps the answer small. A [`subset`] is an answer on its own:
-//! it can be combined ([`algebra`]), sampled ([`sample`]) and saved ([`saved`], [`codec`]); [`kept`] caches selections on
-//! disk for the next run.
+//! [`mod@parse`] turns text into a typed expression, [`conjuncts`] splits it, [`prune`] decides row groups by
+//! statistics, [`indexes`] more of them, and some of their rows, by [`pages`] and [`bloom`] filters, [`scan`] reads the
+//! predicate columns of the rest for [`evaluate`], [`payload`] starts to read the kept rows, and [`rows`] keeps the
+//! answer small. A [`subset`] is an answer on its own: it can be combined ([`algebra`]), sampled ([`sample`]) and saved
+//! ([`saved`], [`codec`]); [`kept`] caches selections on disk for the next run.
 
 mod algebra;
 mod bloom;

@@ -10,10 +10,10 @@
 #[cfg(test)]
 mod seeds;
 
-pub use crate::dataset::fuzz::{footers, manifests, objects, pages};
 pub use crate::decode::fuzz::levels;
 use crate::plan::State;
 pub use crate::selection::fuzz::{selections, sql};
+pub use crate::snapshot::fuzz::{footers, manifests, objects, pages};
 use crate::source::Location;
 
 /// A function that takes arbitrary bytes.

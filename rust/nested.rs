@@ -1,6 +1,6 @@
 //! Nested projection: of a struct, only the fields that expressions need are read.
 //!
-//! Where an expression takes a field of a struct, a column [within](crate::dataset::inner) that struct stands for it. Then
+//! Where an expression takes a field of a struct, a column [within](crate::snapshot::inner) that struct stands for it. Then
 //! only its pages are read, and its statistics decide what conditions on it can keep. Whether a struct is NULL its
 //! cheapest field tells. A struct that something reads as a whole is left to be read as a whole.
 
@@ -13,8 +13,8 @@ use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::expr::ScalarFunction;
 
-use crate::dataset::inner;
 use crate::engine::walk::Walk;
+use crate::snapshot::inner;
 
 /// The fields that stand for their structs in some expressions.
 #[derive(Debug)]

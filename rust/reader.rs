@@ -16,16 +16,16 @@ use arrow_schema::SchemaRef;
 use sha2::{Digest, Sha256};
 
 use crate::config;
-use crate::dataset::{ColumnLayout, Fragment, ReadCost, RowGroupRef};
+use crate::dataset::{Answer, Dataset};
 use crate::error::{Error, Result};
 use crate::forms::{Form, Request, Target};
 use crate::hex::hex;
 use crate::metrics::Metrics;
 use crate::notices::{self, Notice};
 use crate::plan::{self, EpochPlan, Hole, HoleUnits, Order, OrderState, PieceId, Span, State, Weights};
-use crate::query::{Answer, Dataset};
 use crate::rows::RowSet;
 use crate::selection::Selection;
+use crate::snapshot::{ColumnLayout, Fragment, ReadCost, RowGroupRef};
 use crate::source::{Ahead, Connection};
 
 use self::costly::Costly;

@@ -21,7 +21,7 @@ use super::header::{DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Fields, INDEX_PAGE
 use super::hybrid::Hybrid;
 use super::row_texts::{Numbers, RowTexts};
 use super::{Fit, Misfit, delta, levels};
-use crate::dataset::Fragment;
+use crate::snapshot::Fragment;
 
 /// What a text takes in addition to its bytes while it is decoded from lengths: two of them.
 const LENGTH_BYTES: u64 = 8;

@@ -14,7 +14,7 @@ use super::codec::Scratch;
 use super::list::item;
 use super::tier::Depth;
 use super::{Column, Fit, Misfit};
-use crate::dataset::inner::num_leaves;
+use crate::snapshot::inner::num_leaves;
 
 const DIFFERENT: Misfit = Misfit("the leaves of a struct have different rows");
 

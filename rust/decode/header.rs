@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::dataset::thrift::{Reader, kind, zigzag};
+use crate::snapshot::thrift::{Reader, kind, zigzag};
 
 use super::{Fit, Misfit};
 

@@ -23,8 +23,8 @@ use super::list::List;
 use super::pages::{Pages, Piece};
 use super::rows::Rows;
 use super::values::{Leaf, Values};
-use crate::dataset::Fragment;
 use crate::rows::RowSet;
+use crate::snapshot::Fragment;
 
 /// How a value is stored.
 #[derive(Debug, Clone, Copy)]

@@ -26,11 +26,11 @@ use self::files::Noise;
 pub(crate) use self::files::{Shape, shapes};
 use super::header::PageHeader;
 use super::{Body, Column, Fit, Misfit, Scratch, plan};
-use crate::dataset::{Decoders, Snapshot, Trial, inner};
 use crate::error::Error;
 use crate::io::Io;
 use crate::metrics::Progress;
 use crate::rows::RowSet;
+use crate::snapshot::{Decoders, Snapshot, Trial, inner};
 use crate::source::recording::Recording;
 use crate::source::{Location, Store, list};
 

@@ -9,8 +9,8 @@ use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::reason::NO_TEXT;
-use crate::dataset::inner;
 use crate::error::Error;
+use crate::snapshot::inner;
 
 /// Minimum similarity of a function's name to be suggested.
 const NEAR_ENOUGH: f64 = 0.6;

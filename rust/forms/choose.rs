@@ -8,8 +8,8 @@ use arrow_schema::{DataType, Field, IntervalUnit};
 use super::evidence::Evidence;
 use super::tensor::Element;
 use super::{Form, convert};
+use crate::dataset::{Answer, Dataset};
 use crate::error::{DATASET, Error, Result};
-use crate::query::{Answer, Dataset};
 
 /// A form that is requested by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,12 +10,12 @@ use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, Field};
 use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 
-use crate::dataset::inner::num_leaves;
-use crate::dataset::{Fragment, levels_of};
-use crate::outputs::{Computed, Origin};
-use crate::query::{Answer, Dataset};
+use crate::dataset::outputs::{Computed, Origin};
+use crate::dataset::{Answer, Dataset};
 use crate::rows::RowSet;
 use crate::selection::Selection;
+use crate::snapshot::inner::num_leaves;
+use crate::snapshot::{Fragment, levels_of};
 
 /// What is known about a column, or a part of it.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::{dataset, selection};
+use crate::{selection, snapshot};
 
 const STATES: [&str; 3] = [
     r#"{"version":1,"fingerprint":"5f3a","query":[],"order":{"kind":"sequential"},"epoch":0,"position":7}"#,
@@ -59,8 +59,8 @@ fn seeds_are_written() {
         [vec![1, 0, 7, 100, 0, 3, 0xaa, 0x10, 1, 0x80, 1, 0], vec![9, 1, 3, 40, 0, 5, 1, 2, 3, 4, 5, 6, 7, 8, 9]],
     );
     write("selections", selection::fuzz::seeds());
-    write("pages", dataset::fuzz::seeds::pages());
-    write("objects", dataset::fuzz::seeds::objects());
-    write("footers", dataset::fuzz::seeds::footers());
-    write("manifests", dataset::fuzz::seeds::manifests());
+    write("pages", snapshot::fuzz::seeds::pages());
+    write("objects", snapshot::fuzz::seeds::objects());
+    write("footers", snapshot::fuzz::seeds::footers());
+    write("manifests", snapshot::fuzz::seeds::manifests());
 }

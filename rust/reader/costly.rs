@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::EpochReader;
 use crate::config;
-use crate::dataset::{ReadCost, RowGroupRef};
+use crate::snapshot::{ReadCost, RowGroupRef};
 
 /// Row groups whose parts are compared with the whole; files of a dataset are usually written alike.
 const MOST_COMPARED: usize = 64;

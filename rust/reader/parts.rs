@@ -7,12 +7,12 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{Fields, Schema};
 
 use super::EpochReader;
-use crate::dataset::{Decoded, ReadCost, RowGroupRead, Storing, field_of};
+use crate::dataset::outputs::Outputs;
 use crate::decode::Body;
 use crate::error::{Error, Result};
-use crate::outputs::Outputs;
 use crate::plan::{self, PieceId};
 use crate::rows::RowSet;
+use crate::snapshot::{Decoded, ReadCost, RowGroupRead, Storing, field_of};
 use crate::source::CachedFile;
 
 /// A run of a piece's rows that is read at once.

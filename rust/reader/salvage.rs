@@ -10,9 +10,9 @@ use arrow_array::RecordBatch;
 use arrow_select::concat::concat_batches;
 
 use super::EpochReader;
-use crate::dataset::{FetchedRanges, RowGroupRead, RowGroupRef};
 use crate::plan::PieceId;
 use crate::rows::RowSet;
+use crate::snapshot::{FetchedRanges, RowGroupRead, RowGroupRef};
 
 /// Rows that are decoded individually before more are taken for damaged altogether.
 const MOST_TRIED: u32 = 16;

@@ -14,7 +14,7 @@ use datafusion::common::{Column, ScalarValue};
 use parquet::basic::Type as PhysicalType;
 use parquet::bloom_filter::Sbbf;
 
-use crate::dataset::Fragment;
+use crate::snapshot::Fragment;
 
 /// The bloom filters of some columns of one row group.
 #[derive(Debug)]

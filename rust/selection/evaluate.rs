@@ -13,11 +13,11 @@ use datafusion::physical_plan::PhysicalExpr;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::compared::Compared;
-use crate::dataset::{Coded, RowGroupRead, RowGroupRef, Snapshot};
 use crate::engine::floats::canonical_columns;
 use crate::engine::{self, advice};
 use crate::error::{Error, Result};
 use crate::panics;
+use crate::snapshot::{Coded, RowGroupRead, RowGroupRef, Snapshot};
 
 /// Dictionary values are evaluated instead of rows if there are at least this many rows per value.
 const ROWS_PER_VALUE: usize = 2;

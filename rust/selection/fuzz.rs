@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 use super::codec::{put_sets, take_sets};
 use super::evaluate::Evaluator;
 use super::{Filter, saved};
-use crate::dataset::{Snapshot, fuzz::open};
 use crate::fuzz::Numbers;
+use crate::snapshot::{Snapshot, fuzz::open};
 
 /// Reads the rows of row groups, and a saved selection whose checksum is computed here: accepted ones survive a round
 /// trip.

@@ -18,10 +18,10 @@ use super::open::{Open, intersect};
 use super::pages::IntervalStatistics;
 use super::prune::{Pruner, Verdict};
 use super::scan::RoundTripBytes;
-use crate::dataset::{RowGroupRef, Snapshot};
 use crate::error::{Error, Result};
 use crate::panics;
 use crate::rows::RowSet;
+use crate::snapshot::{RowGroupRef, Snapshot};
 use crate::source::{Connection, coalesce, num_bytes, read_ranges};
 
 /// Indexes of an object are requested together up to this size: those of neighbouring row groups share one request.

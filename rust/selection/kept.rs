@@ -10,9 +10,9 @@ use datafusion::DATAFUSION_VERSION;
 use super::codec::{put_number, put_sets, take_number, take_sets};
 use super::{Report, Selection, sizes};
 use crate::cache::{Cache, Found};
-use crate::dataset::Snapshot;
 use crate::error::Result;
 use crate::io::Io;
+use crate::snapshot::Snapshot;
 
 /// The folder of the cache.
 const KIND: &str = "selections";

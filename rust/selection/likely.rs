@@ -14,7 +14,7 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, Operator};
 
-use crate::dataset::PageBounds;
+use crate::snapshot::PageBounds;
 
 /// The numbers of a column that pass.
 #[derive(Debug, Clone, PartialEq)]

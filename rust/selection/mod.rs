@@ -46,12 +46,12 @@ pub(crate) use self::kept::SelectionCache;
 pub(crate) use self::payload::Payload;
 pub(crate) use self::scan::Limits;
 pub use self::subset::{Shard, Subset};
-use crate::dataset::{Snapshot, inner};
 use crate::engine::{self, digest};
 use crate::error::Result;
 use crate::metrics::{Counted, Metrics, Progress, Stage};
 use crate::nested;
 use crate::rows::RowSet;
+use crate::snapshot::{Snapshot, inner};
 use crate::source::Connection;
 
 /// A Boolean SQL expression over the columns of one dataset, checked and ready to run.

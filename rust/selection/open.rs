@@ -6,8 +6,8 @@ use std::ops::Range;
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 
 use super::likely::Shares;
-use crate::dataset::RowGroupRef;
 use crate::rows::RowSet;
+use crate::snapshot::RowGroupRef;
 
 /// A row group that statistics do not decide.
 #[derive(Debug, Clone, PartialEq)]

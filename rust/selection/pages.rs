@@ -14,7 +14,7 @@ use datafusion::common::{Column, ScalarValue};
 
 use super::prune::{Pruner, Verdict, usable};
 use crate::cast;
-use crate::dataset::PageBounds;
+use crate::snapshot::PageBounds;
 
 /// The bounds of some columns of one row group, interval by interval.
 #[derive(Debug)]

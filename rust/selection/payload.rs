@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use super::indexes::Judge;
 use super::open::Open;
-use crate::dataset::{RowGroupRef, Snapshot};
 use crate::rows::RowSet;
+use crate::snapshot::{RowGroupRef, Snapshot};
 use crate::source::{Ahead, Connection, coalesce, num_bytes};
 
 /// How many later requests may overtake one that may be in vain.

@@ -31,11 +31,11 @@ use parquet::file::metadata::RowGroupMetaData;
 use super::long_list::LongList;
 use super::parse;
 use crate::cast;
-use crate::dataset::Fragment;
-use crate::dataset::inner::Inner;
 use crate::engine::floats::{self, has_floats};
 use crate::engine::walk::Walk;
 use crate::engine::{self, numbers};
+use crate::snapshot::Fragment;
+use crate::snapshot::inner::Inner;
 
 /// What the statistics say about one row group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

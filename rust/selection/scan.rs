@@ -26,11 +26,11 @@ use super::payload::Payload;
 use super::prune::{Pruner, Verdict};
 use super::{Filter, Report};
 use crate::config;
-use crate::dataset::{ColumnLayout, RowGroupRead, RowGroupRef, Snapshot};
 use crate::error::{Error, Result};
 use crate::memory::{Memory, READS_IN_MEMORY};
 use crate::metrics::{Progress, Stage};
 use crate::rows::RowSet;
+use crate::snapshot::{ColumnLayout, RowGroupRead, RowGroupRef, Snapshot};
 use crate::source::{Connection, coalesce, read_ranges};
 
 /// Reads whose bytes are requested at the same time, memory permitting.

@@ -13,10 +13,10 @@ use sha2::{Digest, Sha256};
 use super::algebra::SetOperation;
 use super::codec::put_sets;
 use super::{Selection, sample, saved};
-use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::hex::hex;
 use crate::rows::RowSet;
+use crate::snapshot::Snapshot;
 
 /// Bytes of a hash that identifies a selection.
 const DIGEST_BYTES: usize = 16;

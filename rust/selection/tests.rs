@@ -16,11 +16,11 @@ use proptest::prelude::*;
 use super::evaluate::Evaluator;
 use super::scan::{self, Limits};
 use super::{Filter, Report, Selection, SetOperation};
-use crate::dataset::{RowGroupRead, Snapshot};
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::metrics::Progress;
 use crate::rows::RowSet;
+use crate::snapshot::{RowGroupRead, Snapshot};
 use crate::source::recording::Recording;
 use crate::source::{Connection, Object, Store, read_ranges};
 
@@ -89,7 +89,7 @@ impl Bucket {
         });
         let mut snapshot = Snapshot::of_objects(vec![store], objects.collect(), &Progress::default()).await.unwrap();
         if !is_kept {
-            snapshot.fragments.iter_mut().for_each(crate::dataset::Fragment::forget_kept);
+            snapshot.fragments.iter_mut().for_each(crate::snapshot::Fragment::forget_kept);
         }
         recording.take();
         Self { recording, snapshot: Arc::new(snapshot) }

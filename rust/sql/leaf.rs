@@ -18,7 +18,7 @@ use datafusion::physical_plan::{
 };
 use futures::stream::BoxStream;
 
-use crate::query::Dataset;
+use crate::dataset::Dataset;
 
 /// What a node reads.
 pub(super) trait Leaf: fmt::Debug + Send + Sync + 'static {

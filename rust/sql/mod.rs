@@ -44,15 +44,15 @@ pub use self::provider::DATAFUSION_VERSION;
 pub use self::run::{QueryStream, Rows};
 use self::table::{DatasetTable, ROW};
 use self::trace::{trace, trace_expr};
-use crate::dataset::plain_type;
+use crate::dataset::outputs::{Computed, Origin};
+use crate::dataset::{Answer, Dataset};
 use crate::engine;
 use crate::engine::digest::{comment_of, digest_of_batches};
 use crate::error::{Error, Result};
 use crate::features;
 use crate::metrics::{Metrics, Progress};
-use crate::outputs::{Computed, Origin};
-use crate::query::{Answer, Dataset};
 use crate::selection::{Filter, parse};
+use crate::snapshot::plain_type;
 
 /// A query as written, with everything that it names.
 #[derive(Debug, Clone, Default)]

@@ -31,7 +31,7 @@ use super::corrections::{
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
 use super::{Function, Request, Table, bounds};
-use crate::dataset::Snapshot;
+use crate::dataset::Dataset;
 use crate::engine::any::with_values_apart;
 use crate::engine::keyed::KeyedPlanner;
 use crate::engine::labels::Names;
@@ -41,8 +41,8 @@ use crate::engine::passed_over::{passed_over, replaced, unreplaced};
 use crate::engine::walk::{self, Walk, WalkPlan};
 use crate::engine::{self, apart, constants, floats, lists, literals, numbers, parameters, parser, unknown};
 use crate::error::{Error, Result};
-use crate::query::Dataset;
 use crate::selection::parse;
+use crate::snapshot::Snapshot;
 
 /// The name by which a query refers to its dataset.
 const SUBJECT: &str = "dataset";

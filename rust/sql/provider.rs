@@ -28,13 +28,13 @@ use super::plan;
 use super::scan::{self, Scanning};
 use super::table::DatasetTable;
 use crate::config;
+use crate::dataset::Dataset;
 use crate::engine::walk::Walk;
 use crate::engine::{self, apart, floats};
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::panics;
 use crate::process::OfProcess;
-use crate::query::Dataset;
 use crate::selection::Filter;
 use crate::stream::OF_ANOTHER_PROCESS;
 

@@ -29,13 +29,13 @@ use super::held::{AnswerSize, too_large};
 use super::plan::{Planned, refuse_changing};
 use super::scan::Scanning;
 use crate::config;
+use crate::dataset::{Answer, Dataset};
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::features;
 use crate::io::Io;
 use crate::metrics::{Metrics, Progress};
 use crate::process::OfProcess;
-use crate::query::{Answer, Dataset};
 use crate::selection::Report;
 use crate::stream::OF_ANOTHER_PROCESS;
 

@@ -8,14 +8,14 @@ use futures::{Stream, StreamExt, TryStreamExt, stream};
 
 use super::sample::Sample;
 use crate::config;
-use crate::dataset::Snapshot;
+use crate::dataset::{Answer, Dataset, Reading};
 use crate::engine::floats;
 use crate::error::{Error, Result};
 use crate::io::{Io, unfinished};
 use crate::metrics::{Metrics, Progress, Stage};
 use crate::plan::Share;
-use crate::query::{Answer, Dataset, Reading};
 use crate::reader::{EpochReader, OrderSettings};
+use crate::snapshot::Snapshot;
 use crate::stream::{BatchStream, StreamOptions};
 
 /// Rows per batch if only their identities are needed.

@@ -26,11 +26,11 @@ use super::leaf::{Leaf, Scan};
 use super::sample::{Sample, Size};
 use super::scan::{self, Scanning};
 use super::trace;
+use crate::dataset::Dataset;
+use crate::dataset::outputs::{Computed, Origin};
 use crate::engine::lists;
 use crate::engine::walk::Walk;
 use crate::features;
-use crate::outputs::{Computed, Origin};
-use crate::query::Dataset;
 
 /// The column that identifies rows: see [`Scanning`]. No column of a dataset has a NUL in its name.
 pub(super) const ROW: &str = "\0row";

@@ -12,10 +12,10 @@ use datafusion::common::{DFSchema, Result as PlanResult};
 use datafusion::logical_expr::{Distinct, Expr, JoinType, LogicalPlan, Volatility};
 
 use super::table::{DatasetTable, ROW};
+use crate::dataset::Dataset;
+use crate::dataset::outputs::Origin;
 use crate::engine;
 use crate::engine::walk::Walk;
-use crate::outputs::Origin;
-use crate::query::Dataset;
 
 /// Maximum terms taken from columns that are themselves computed: with more, columns are found like those of other
 /// tables. `y + y AS y` doubles them in each enclosing subquery.

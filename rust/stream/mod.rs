@@ -59,7 +59,7 @@ use crate::reader::EpochReader;
 /// Those of decoding and of gathering.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn shelved(
-    trial: &crate::dataset::Trial,
+    trial: &crate::snapshot::Trial,
     schema: &SchemaRef,
     order: Vec<u32>,
     num_shelves: usize,

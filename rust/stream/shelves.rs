@@ -17,10 +17,10 @@ use arrow_schema::{ArrowError, DataType, SchemaRef};
 use super::copies::prefetch;
 use super::gather::{Rows, SourceRow, gather_array, gather_narrowed, trusted};
 use super::narrow::{Narrowing, fewest_bytes, has_nulls, item_width, narrower, stands_for, with_item_width};
-use crate::dataset::{ColumnReader, Storing};
 use crate::decode::Items;
 use crate::error::{Error, Result};
 use crate::past_caches::PastCaches;
+use crate::snapshot::{ColumnReader, Storing};
 
 /// Minimum rows of a part to be stored in leaving order for the sake of the cache: smaller parts stay in it anyway.
 const LEAST_ROWS: usize = 1024;
@@ -437,8 +437,8 @@ pub(super) mod tests {
     use super::super::held::{self, Held};
     use super::super::shelved;
     use super::*;
-    use crate::dataset::{Decoded, Decoders, Trial, field_of};
     use crate::decode::tests::{cuts, open, set_of, shapes};
+    use crate::snapshot::{Decoded, Decoders, Trial, field_of};
 
     /// Returns the numbers of rows in an order that depends on the seed.
     pub(in super::super) fn order(num_rows: usize, seed: u64) -> Vec<u32> {

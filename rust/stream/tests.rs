@@ -23,11 +23,11 @@ use super::piece::{Fetched, Gathered, PieceKey, PlannedBatch, Task};
 use super::scheduler::Scheduler;
 use super::{BatchStream, Cause, Most, Polled, StreamOptions};
 use crate::config;
-use crate::dataset::ReadCost;
 use crate::finish::{Finish, FinishSettings, Finished};
 use crate::plan::seed::{Key, Purpose};
 use crate::plan::{EpochPlan, Hole, HoleUnits, Order, PieceId, Remainder, Share, Span};
 use crate::reader::Part;
+use crate::snapshot::ReadCost;
 use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result};
 
 const NUM_ROWS: u64 = 6000;

@@ -20,13 +20,13 @@ use super::slabs::Slabs;
 use super::waiters::Waiters;
 use super::waiting::Waiting;
 use super::{Most, StreamOptions, StreamStats, Taken};
-use crate::dataset::FetchedRanges;
 use crate::decode::Body;
 use crate::error::{Error, Result};
 use crate::finish::{BatchRows, Fault, Finish, Finished};
 use crate::metrics::Metrics;
 use crate::plan::{BatchSlice, EpochPlan, Hole, Leaving, PieceId, Share};
 use crate::reader::{EpochReader, PartRead, Salvage};
+use crate::snapshot::FetchedRanges;
 use crate::source::{CachedFile, Connection, Known, Missed, read_cached, read_ranges};
 
 /// Whether streams rest while a batch is ready, and otherwise work on the next one only.

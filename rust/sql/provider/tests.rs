@@ -14,8 +14,8 @@ use futures::StreamExt;
 use parquet::arrow::ArrowWriter;
 
 use super::*;
-use crate::dataset::{OpenRequest, Snapshot};
 use crate::metrics::Progress;
+use crate::snapshot::{OpenRequest, Snapshot};
 
 const NUM_ROWS: i64 = 1000;
 

@@ -6,8 +6,8 @@ use object_store::path::Path as Key;
 
 use super::*;
 use crate::cache::{Cache, Found};
-use crate::dataset::find::Source;
-use crate::dataset::{Audience, manifest, pack};
+use crate::snapshot::find::Source;
+use crate::snapshot::{Audience, manifest, pack};
 use crate::source::{Listed, Object, StoreKey};
 
 struct Disk {

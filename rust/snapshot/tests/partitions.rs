@@ -5,8 +5,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Date32Type, Int64Type};
 
 use super::*;
-use crate::dataset::find::Source;
-use crate::query::{Dataset, Reading};
+use crate::dataset::{Dataset, Reading};
+use crate::snapshot::find::Source;
 use crate::source::Listed;
 
 async fn open_folder(recording: &Arc<Recording>, uri: &str) -> Snapshot {
@@ -147,7 +147,7 @@ fn statistics_and_costs_know_the_values() {
     let of =
         |name: &str| snapshot.fragments.iter().find(|fragment| fragment.object.path.as_ref().contains(name)).unwrap();
     assert_eq!((of("l=de").null_count(1, 0), of("d/0").null_count(1, 0)), (Some(0), Some(10)));
-    let layout = crate::dataset::ColumnLayout::new(&snapshot, of("l=de"), &[1], 1 << 30);
+    let layout = crate::snapshot::ColumnLayout::new(&snapshot, of("l=de"), &[1], 1 << 30);
     let cost = of("l=de").read_cost(&layout, 0, &(0..10), 0);
     assert_eq!((cost.fetched, cost.decoded), (0, 60));
 }
@@ -159,7 +159,7 @@ fn a_long_value_is_read_in_parts_that_offsets_reach() {
     let recording = block_on(Recording::of([(key.as_str(), parquet(&numbers("a", 0..2048)))]));
     let snapshot = Arc::new(block_on(open_folder(&recording, "s3://bucket/d/")));
     let fragment = &snapshot.fragments[0];
-    let layout = crate::dataset::ColumnLayout::new(&snapshot, fragment, &[0, 1], u64::MAX);
+    let layout = crate::snapshot::ColumnLayout::new(&snapshot, fragment, &[0, 1], u64::MAX);
     let parts = fragment.cut_by_cost(&layout, 0, 0..2048, 0, (u64::MAX, u64::MAX), false);
     assert_eq!(parts, [0..1024, 1024..2048]);
     let read = RowGroupRead::try_new(&snapshot, snapshot.row_groups[0], &[1].into(), RowSet::All, 2048).unwrap();

@@ -13,14 +13,14 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use proptest::prelude::*;
 
 use super::RowAccess;
-use crate::answer::Answer;
-use crate::dataset::{RowGroupRead, Snapshot};
+use crate::dataset::Dataset;
+use crate::dataset::answer::Answer;
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::metrics::Progress;
-use crate::query::Dataset;
 use crate::rows::RowSet;
 use crate::selection::Selection;
+use crate::snapshot::{RowGroupRead, Snapshot};
 use crate::source::recording::Recording;
 use crate::source::{Location, Store, list, read_ranges};
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use arrow_schema::ArrowError;
 use serde::{Deserialize, Serialize};
 
-use crate::access::RowAccess;
-use crate::answer::Answer;
-use crate::dataset::Snapshot;
+use crate::dataset::Dataset;
+use crate::dataset::access::RowAccess;
+use crate::dataset::answer::Answer;
 use crate::error::{Error, Result};
-use crate::query::Dataset;
 use crate::reader::digest;
 use crate::rows::RowSet;
 use crate::selection::{Report, Selection, SetOperation, Shard, Subset};
+use crate::snapshot::Snapshot;
 
 /// The rows that a dataset was restricted to, before its filters apply.
 #[derive(Debug, Clone, Default)]

@@ -7,9 +7,9 @@ use arrow_array::{RecordBatch, UInt32Array, UInt64Array};
 use arrow_buffer::BooleanBufferBuilder;
 use arrow_schema::ArrowError;
 
-use crate::dataset::Snapshot;
 use crate::rows::RowSet;
 use crate::selection::Selection;
+use crate::snapshot::Snapshot;
 
 /// The kept rows of a dataset, the order that its query gives them, and values that only the query knows.
 #[derive(Debug)]

@@ -11,13 +11,13 @@ use arrow_schema::ArrowError;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::answer::Answer;
-use crate::dataset::{RowGroupRead, RowGroupRef};
+use crate::dataset::Dataset;
+use crate::dataset::answer::Answer;
 use crate::error::{Error, Result};
 use crate::io::unfinished;
 use crate::memory::{Memory, READS_IN_MEMORY};
-use crate::query::Dataset;
 use crate::rows::RowSet;
+use crate::snapshot::{RowGroupRead, RowGroupRef};
 use crate::source::{Connection, num_bytes, read_ranges};
 use crate::stream::gather;
 

@@ -1,4 +1,43 @@
-//! The objects of a dataset as they were when it was opened.
+//! [`Snapshot`]: the objects of a dataset as they were when it was opened, with their footers and one schema; and how
+//! their rows are read.
+//!
+//! [`find`] finds the objects, and [`open`] their footers: in a [`manifest`], in the cache on disk ([`pack`]), both of
+//! which store them [`packed`], or with [`footer`], one request each. [`thrift`] checks their claims before they are
+//! parsed; column indexes and bloom filters that come along are [`kept`]. Each object is then a [`fragment`]; its
+//! [`types`] are derived once per schema, with the [`zones`] of timestamps. [`schema`] unifies them, [`inner`] makes
+//! columns of the fields of structs and [`partition`] of the names of folders. A [`Snapshot`] holds all of this, and a
+//! [`fingerprint`] identifies it.
+//!
+//! [`cost`] estimates what reading a row group takes, [`ranges`] computes the bytes of rows, and [`page_bounds`] reads
+//! the bounds of pages. [`row_group`] reads rows: columns that [`decode`](crate::decode) supports by [`own_column`],
+//! the others by [`parquet_columns`]. [`trial`] decodes objects in memory, to compare the two.
+
+mod cost;
+mod find;
+mod fingerprint;
+mod footer;
+mod fragment;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+pub(crate) mod inner;
+mod kept;
+mod manifest;
+mod open;
+mod own_column;
+mod pack;
+mod packed;
+mod page_bounds;
+mod parquet_columns;
+mod partition;
+mod ranges;
+mod row_group;
+mod schema;
+#[cfg(test)]
+mod tests;
+pub(crate) mod thrift;
+mod trial;
+mod types;
+mod zones;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,14 +45,26 @@ use std::time::{Duration, Instant};
 
 use arrow_schema::{DataType, SchemaRef};
 
+pub(crate) use self::cost::{ColumnLayout, ReadCost};
 #[cfg(test)]
-use super::find::Source;
-use super::find::{FilesRequest, Found, OpenRequest, Wanted, find, find_files, options_for};
+use self::find::Source;
+pub use self::find::{FileRequest, FilesRequest, OpenRequest, SplitFiles};
+use self::find::{Found, Wanted, find, find_files, options_for};
+pub use self::fragment::Fragment;
+pub(crate) use self::fragment::levels_of;
+pub use self::manifest::Audience;
 #[cfg(test)]
-use super::manifest::Saved;
-use super::manifest::{self, Audience};
-use super::open::{Opened, Unopened};
-use super::{Fragment, fingerprint, inner, pack, schema};
+use self::manifest::Saved;
+use self::open::{Opened, Unopened};
+pub(crate) use self::page_bounds::PageBounds;
+pub(crate) use self::parquet_columns::FetchedRanges;
+pub(crate) use self::partition::Constant;
+pub use self::row_group::Decoders;
+pub(crate) use self::row_group::{Coded, ColumnReader, Decoded, RowGroupRead, Storing};
+pub(crate) use self::schema::field_of;
+pub use self::trial::Trial;
+pub use self::types::plain_rows;
+pub(crate) use self::types::plain_type;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::metrics::{Counted, Progress};
@@ -213,7 +264,7 @@ impl Snapshot {
 
     /// Reads the footers of sources.
     #[cfg(test)]
-    pub(super) async fn of_sources(
+    async fn of_sources(
         stores: Vec<Store>,
         sources: Vec<Source>,
         cache: Option<&Cache>,
@@ -227,17 +278,13 @@ impl Snapshot {
 
     /// Opens what was saved, with `stores` in place of its own.
     #[cfg(test)]
-    pub(super) async fn of_saved(stores: Vec<Store>, saved: Saved, progress: &Progress) -> Result<Vec<Self>> {
+    async fn of_saved(stores: Vec<Store>, saved: Saved, progress: &Progress) -> Result<Vec<Self>> {
         let found = Found::of_saved(stores, saved);
         let wanted = found.each_split();
         found.open(wanted, None, progress).await
     }
 
-    pub(super) fn of_fragments(
-        stores: Vec<Store>,
-        mut fragments: Vec<Fragment>,
-        commit: Option<String>,
-    ) -> Result<Self> {
+    fn of_fragments(stores: Vec<Store>, mut fragments: Vec<Fragment>, commit: Option<String>) -> Result<Self> {
         let schema = Arc::new(schema::unify(&mut fragments)?);
         let columns = inner::with_inner(&schema, &mut fragments);
         let has_times = |store: &Store| matches!(store.key(), StoreKey::Local | StoreKey::FileSystem(_));

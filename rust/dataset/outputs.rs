@@ -2,7 +2,7 @@
 //!
 //! Most are passed on unchanged. A query may rename them, compute others from them as they are read, and attach values
 //! that reading cannot provide because they come from other tables or rows: those are kept with the
-//! [`Answer`](crate::query::Answer), one for each kept row.
+//! [`Answer`](crate::dataset::Answer), one for each kept row.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use datafusion::common::DFSchema;
 use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::PhysicalExpr;
 
-use crate::dataset::Snapshot;
 use crate::engine::{self, floats, nulls};
 use crate::error::{Error, Result};
 use crate::nested::{self, NestedProjection};
 use crate::panics;
 use crate::selection::evaluate::try_out;
+use crate::snapshot::Snapshot;
 
 /// The origin of a dataset's column.
 #[derive(Debug, Clone)]

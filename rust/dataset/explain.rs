@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::dataset::{Opening, RowGroupRead};
+use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::query::Dataset;
 use crate::rows::RowSet;
 use crate::selection::{Report, Selection};
+use crate::snapshot::{Opening, RowGroupRead};
 use crate::source::{Known, num_bytes, planned};
 
 /// The cost of a dataset's selection and payload.

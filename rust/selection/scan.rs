@@ -31,7 +31,7 @@ use crate::memory::{Memory, READS_IN_MEMORY};
 use crate::metrics::{Progress, Stage};
 use crate::rows::RowSet;
 use crate::snapshot::{ColumnLayout, RowGroupRead, RowGroupRef, Snapshot};
-use crate::source::{Connection, coalesce, read_ranges};
+use crate::source::{Connection, coalesce, part_of, read_ranges};
 
 /// Reads whose bytes are requested at the same time, memory permitting.
 const MAX_READS_IN_FLIGHT: usize = 256;
@@ -563,11 +563,8 @@ impl Fetched {
             return Ok(Bytes::new());
         }
         let place = self.ranges.partition_point(|have| have.end <= range.start);
-        let found = self.ranges.get(place).zip(self.bytes.get(place)).and_then(|(have, bytes)| {
-            let start = usize::try_from(range.start.checked_sub(have.start)?).ok()?;
-            let end = usize::try_from(range.end - have.start).ok()?;
-            (end <= bytes.len()).then(|| bytes.slice(start..end))
-        });
+        let holder = self.ranges.get(place).zip(self.bytes.get(place));
+        let found = holder.and_then(|(have, bytes)| part_of(bytes, have.start, range));
         let missing = || Error::Internal { reason: format!("bytes {}..{} were not fetched", range.start, range.end) };
         found.ok_or_else(missing)
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::footer::extent;
-use crate::source::coalesce;
+use crate::source::{coalesce, part_of};
 
 /// Column indexes and bloom filters of an object, ascending.
 #[derive(Debug, Clone, Default)]
@@ -30,11 +30,10 @@ impl IndexBytes {
             for range in coalesce(&ranges, 0) {
                 let holder = read.iter().find(|(have, _)| have.start <= range.start && range.end <= have.end);
                 let Some((have, bytes)) = holder.filter(|_| range.end - range.start <= keep_bytes) else { continue };
-                let place = |offset: u64| usize::try_from(offset - have.start).unwrap_or(bytes.len());
-                let Some(part) = bytes.get(place(range.start)..place(range.end)) else { continue };
+                let Some(part) = part_of(bytes, have.start, &range) else { continue };
                 keep_bytes -= range.end - range.start;
                 // A slice would keep everything alive that was read with it.
-                kept.push((range, Bytes::copy_from_slice(part)));
+                kept.push((range, Bytes::copy_from_slice(&part)));
             }
         }
         kept.sort_unstable_by_key(|(range, _)| range.start);
@@ -45,8 +44,6 @@ impl IndexBytes {
     pub(super) fn get(&self, range: &Range<u64>) -> Option<Bytes> {
         let after = self.0.partition_point(|(have, _)| have.start <= range.start);
         let (have, bytes) = self.0.get(after.checked_sub(1)?)?;
-        let place = |offset: u64| usize::try_from(offset - have.start).ok();
-        let (start, end) = (place(range.start)?, place(range.end)?);
-        (start <= end && end <= bytes.len()).then(|| bytes.slice(start..end))
+        part_of(bytes, have.start, range)
     }
 }

@@ -6,6 +6,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use crate::source::part_of;
+
 /// Compression of the bytes.
 mod codec {
     pub(super) const RAW: u8 = 0;
@@ -32,9 +34,7 @@ impl Tail {
     /// Returns the bytes of `range`, if they were read in one piece.
     pub(super) fn get(&self, range: &Range<u64>) -> Option<Bytes> {
         let (held, bytes) = self.pieces.iter().find(|(held, _)| held.start <= range.start && range.end <= held.end)?;
-        let start = usize::try_from(range.start - held.start).ok()?;
-        let end = usize::try_from(range.end.checked_sub(held.start)?).ok()?;
-        (start <= end && end <= bytes.len()).then(|| bytes.slice(start..end))
+        part_of(bytes, held.start, range)
     }
 
     /// Returns the number of bytes from the first that was read to the object's end.

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
+
 use super::preset::Preset;
 use crate::config;
 
@@ -17,6 +19,13 @@ pub(super) struct Gap {
 /// Returns the total length of `ranges`.
 pub(crate) fn num_bytes(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// Returns the bytes of `range`, where `bytes` begin at offset `start`; `None` unless they hold all of it.
+pub(crate) fn part_of(bytes: &Bytes, start: u64, range: &Range<u64>) -> Option<Bytes> {
+    let first = usize::try_from(range.start.checked_sub(start)?).ok()?;
+    let end = usize::try_from(range.end.checked_sub(start)?).ok()?;
+    (first <= end && end <= bytes.len()).then(|| bytes.slice(first..end))
 }
 
 /// Merges byte ranges with gaps of at most `max_gap_bytes`.

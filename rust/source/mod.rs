@@ -44,7 +44,7 @@ mod whole;
 
 pub(crate) use self::ahead::Ahead;
 pub(crate) use self::cached::{CachedFile, Missed, read_cached};
-pub(crate) use self::coalesce::{coalesce, num_bytes, planned};
+pub(crate) use self::coalesce::{coalesce, num_bytes, part_of, planned};
 pub use self::file_system::{
     FileAnswer, FileCall, FileError, FileErrorKind, FileInfo, FileReply, FileSystem, OpenFileSystem, set_file_systems,
 };

@@ -301,8 +301,9 @@ class Dataset(_MapStyle):
         return read_features(self._native)
 
     def cast(self, features: Any) -> Dataset:
-        """Changes the features of columns, and their types if need be. Takes `datasets.Features` or a dict of features.
+        """Changes the features of columns, and their types if need be.
 
+        Takes `datasets.Features`, an Arrow schema, or a dict of features, Arrow types or names of types (`"int32"`).
         Other columns stay as they are. Values are converted as rows are read, and a value that the new type cannot
         represent is an error. Only floats round: decimals, text and wider floats become the nearest float, floats the
         nearest decimal. Text becomes a `ClassLabel` by class name, or else by class number. Numbers become one if a
@@ -313,12 +314,14 @@ class Dataset(_MapStyle):
 
         Raises:
             ColumnNotFoundError: a feature names a column that is not in the dataset.
-            SettingError: the argument is not a dict of features, or there is no conversion to the new type.
+            SettingError: the argument is none of these, or there is no conversion to the new type.
 
         Example:
             >>> from datasets import ClassLabel
             >>> sorted(set(ds.cast({"licence_id": ClassLabel(names=["mit", "bsd"])}).features["licence_id"].names))
             ['bsd', 'mit']
+            >>> ds.cast({"size": "float32"}).features["size"]
+            Value('float32')
         """
         schema, described = self.schema, to_json(features)
         self._native.select_columns(check_names("features", list(described)))

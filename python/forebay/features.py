@@ -201,15 +201,23 @@ def _camel_case(name: str) -> str:
 
 
 def to_json(features: Any) -> dict[str, Any]:
-    """Returns features, or a dict of them, in the JSON form of `Features.to_dict`.
+    """Returns features, a dict of features or types, or an Arrow schema, in the JSON form of `Features.to_dict`.
 
     Raises:
         SettingError: the argument holds no valid features.
     """
+    import pyarrow as pa
+
+    if isinstance(features, pa.Schema):
+        features = dict(zip(features.names, features.types, strict=True))
     if not hasattr(features, "items"):
-        raise SettingError(f"features: expected `datasets.Features` or a dict of features, got {features!r}")
+        raise SettingError(
+            f"features: expected `datasets.Features`, a dict of features or types, or an Arrow schema, got {features!r}"
+        )
     datasets = datasets_module()
     try:
+        if datasets is None or not isinstance(features, datasets.Features):
+            features = {name: _of_types(feature, datasets) for name, feature in features.items()}
         if datasets is None:
             return {name: _plain(feature) for name, feature in features.items()}
         if not isinstance(features, datasets.Features):
@@ -219,6 +227,26 @@ def to_json(features: Any) -> dict[str, Any]:
     except NO_FEATURE as error:
         raise SettingError(f"features: {error}") from error
     return described
+
+
+def _of_types(feature: Any, datasets: Any) -> Any:
+    """Returns a feature in which Arrow types and names of types are features."""
+    import pyarrow as pa
+
+    if isinstance(feature, pa.DataType):
+        described = infer_feature(pa.field("", feature))
+    elif isinstance(feature, str):
+        dtype = value_dtype(feature)
+        if dtype is None:
+            raise ValueError(f"{feature!r} is no type, as 'int32' and 'timestamp[ms]' are, and no feature")
+        described = {"dtype": dtype, "_type": "Value"}
+    elif isinstance(feature, dict) and "_type" not in feature:
+        return {name: _of_types(part, datasets) for name, part in feature.items()}
+    elif isinstance(feature, list):
+        return [_of_types(part, datasets) for part in feature]
+    else:
+        return feature
+    return described if datasets is None else datasets.Features.from_dict({"": described})[""]
 
 
 def _plain(feature: Any) -> Any:

@@ -208,6 +208,30 @@ def test_cast_gives_features_without_reading(ds: fb.Dataset) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "feature"),
+    [
+        ("float", Value("float32")),
+        (pa.float64(), Value("float64")),
+        (pa.timestamp("ms", "UTC"), Value("timestamp[ms, tz=UTC]")),
+        (["int16"], List(Value("int16"))),
+        (pa.large_list(pa.string()), datasets.LargeList(Value("string"))),
+        ({"a": pa.int8(), "b": "binary", "c": LABEL}, {"a": Value("int8"), "b": Value("binary"), "c": LABEL}),
+    ],
+    ids=str,
+)
+def test_types_stand_for_the_features_that_they_have(written: Any, feature: Any) -> None:
+    assert to_json({"x": written}) == Features({"x": feature}).to_dict()
+
+
+def test_cast_takes_types_and_schemas(ds: fb.Dataset) -> None:
+    numbers = ds.select_columns(["int8", "int16"])
+    of_types = numbers.cast({"int8": "int32", "int16": pa.float64()})
+    assert of_types.schema.types == [pa.int32(), pa.float64()]
+    assert pa.table(numbers.cast(of_types.schema)) == pa.table(of_types)
+    assert numbers.cast_column("int8", "int32").features["int8"] == Value("int32")
+
+
+@pytest.mark.parametrize(
     ("column", "feature"),
     [
         ("int32", Value("int64")),
@@ -832,6 +856,8 @@ def test_cast_refuses_what_cannot_be(ds: fb.Dataset) -> None:
         ds.cast({"labell": LABEL})
     with pytest.raises(fb.SettingError, match="features: expected"):
         ds.cast(7)
+    with pytest.raises(fb.SettingError, match="features: 'int33' is no type"):
+        ds.cast({"label": "int33"})
     with pytest.raises(fb.SettingError, match="features: "):
         ds.cast({"label": {"_type": "Unheard"}})
     with pytest.raises(fb.SettingError, match="column `label` cannot be cast to `struct"):
@@ -912,6 +938,10 @@ def test_without_datasets_features_are_its_json(ds: fb.Dataset, path: Path) -> N
     bare = read_features(pa.schema(ds).remove_metadata())
     assert Features.from_dict(bare) == Features.from_arrow_schema(pa.schema(ds).remove_metadata())
     assert ds.cast({"int64": {"names": ["a"], "_type": "ClassLabel"}}).features["int64"]["names"] == ["a"]
+    assert ds.cast({"int8": "int32", "int16": pa.float64()}).select_columns(["int8", "int16"]).features == {
+        "int8": {"dtype": "int32", "_type": "Value"},
+        "int16": {"dtype": "float64", "_type": "Value"},
+    }
     with pytest.raises(fb.SettingError, match=r"`decode\(\)` and compat=.* need .* `pip install datasets`"):
         ds.with_format("torch", compat="datasets")
 

@@ -91,7 +91,7 @@ import report, throughput
 from harness import Run
 from results import Results
 
-run = Run(Path(sys.argv[1]), 2, 2, is_quick=True, has_decode=False)
+run = Run(Path(sys.argv[1]), 2, 2, is_quick=True, has_decode=False, readers=("forebay", "pyarrow", "polars"))
 results = Results(Path(sys.argv[1]) / "results", {"size": "quick"})
 log = results.begin("text-bytes", is_resumed=sys.argv[2] == "resume")
 had = len(log.seen)

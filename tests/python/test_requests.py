@@ -129,10 +129,10 @@ def test_a_head_reads_the_first_rows_and_nothing_behind_them(path, refusals, del
 def test_a_store_that_refuses_for_a_while_is_asked_less_and_everything_arrives(url, refusals, status):
     ds = fb.load_dataset(url, split="train")
     assert known(ds)["concurrency"] == FIRST_CONCURRENCY
-    refusals += [status] * 30
+    refusals += [status] * 12
     stream = ds.batches(500, rank=0, world_size=1)
     assert [row for batch in stream for row in pa.record_batch(batch)["id"].to_pylist()] == list(range(NUM_ROWS))
-    assert stream.stats()["retries"] >= 30
+    assert stream.stats()["retries"] >= 12
     assert known(ds)["concurrency"] < FIRST_CONCURRENCY
 
 

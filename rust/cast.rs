@@ -12,7 +12,7 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::{
     Array, ArrayRef, BooleanArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, RecordBatch,
-    RecordBatchOptions, StructArray, new_null_array,
+    StructArray, new_null_array,
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_cast::{CastOptions, can_cast_types};
@@ -21,6 +21,7 @@ use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema, Schema
 use arrow_select::filter::filter;
 use arrow_select::nullif::nullif;
 
+use crate::batch;
 use crate::error::{Error, Result};
 use crate::panics;
 
@@ -218,8 +219,7 @@ impl Conversion {
             column.map_err(|error| refused(format!("column `{}` as `{}`: {error}", field.name(), field.data_type())))
         });
         let columns = columns.collect::<Result<Vec<_>>>()?;
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
+        batch::of_columns(Arc::clone(&self.schema), columns, batch.num_rows())
             .map_err(|error| refused(error.to_string()))
     }
 }

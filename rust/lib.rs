@@ -9,6 +9,7 @@
 //! decides the position of every row and does no IO; the stream carries out the plan within a memory limit. The Python
 //! package is a thin layer over this crate.
 
+mod batch;
 mod cache;
 mod cast;
 pub mod config;

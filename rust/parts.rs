@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
+use arrow_array::{Array, ArrayRef, RecordBatch, make_array};
 use arrow_buffer::ArrowNativeType;
 pub use arrow_buffer::Buffer;
 use arrow_data::transform::MutableArrayData;
@@ -10,6 +10,7 @@ use arrow_data::{ArrayData, ArrayDataBuilder, BufferSpec, layout};
 use arrow_schema::{ArrowError, DataType, SchemaRef};
 use arrow_select::concat::concat;
 
+use crate::batch;
 use crate::stream::gather;
 
 /// A batch without its schema.
@@ -75,8 +76,7 @@ pub fn put_together(schema: &SchemaRef, num_rows: usize, parts: Parts) -> Result
     if arrays.next().is_some() || buffers.next().is_some() {
         return Err(ArrowError::InvalidArgumentError("there are more parts than the batch has".into()));
     }
-    let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
-    RecordBatch::try_new_with_options(SchemaRef::clone(schema), columns, &options)
+    batch::of_columns(SchemaRef::clone(schema), columns, num_rows)
 }
 
 impl Parts {

@@ -7,13 +7,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array, new_empty_array};
+use arrow_array::{Array, ArrayRef, RecordBatch, UInt64Array, new_empty_array};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, FieldRef, Schema, SchemaRef};
 use datafusion::common::DFSchema;
 use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::PhysicalExpr;
 
+use crate::batch;
 use crate::engine::{self, floats, nulls};
 use crate::error::{Error, Result};
 use crate::nested::{self, NestedProjection};
@@ -183,7 +184,6 @@ impl Outputs {
             read.columns().get(place).map(Arc::clone)
         };
         let missing = || "a column that was not read".to_owned();
-        let options = RecordBatchOptions::new().with_row_count(Some(read.num_rows()));
         let column = |(origin, field): (&Origin, &FieldRef)| match origin {
             Origin::Stored(column) => stored(*column).ok_or_else(missing),
             Origin::Attached(index) => {
@@ -191,11 +191,8 @@ impl Outputs {
             }
             Origin::Computed(computed) => {
                 let inputs: Option<Vec<_>> = computed.columns.iter().map(|&column| stored(column)).collect();
-                let input = RecordBatch::try_new_with_options(
-                    Arc::clone(&computed.input),
-                    inputs.ok_or_else(missing)?,
-                    &options,
-                );
+                let input =
+                    batch::of_columns(Arc::clone(&computed.input), inputs.ok_or_else(missing)?, read.num_rows());
                 computed
                     .evaluate(&input.map_err(|error| error.to_string())?)
                     .map_err(|reason| named(field.name(), reason))
@@ -204,8 +201,7 @@ impl Outputs {
         let mut columns =
             self.origins.iter().zip(self.schema.fields()).map(column).collect::<Result<Vec<_>, String>>()?;
         set_apart(&mut columns).map_err(|error| error.to_string())?;
-        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
-            .map_err(|error| error.to_string())
+        batch::of_columns(Arc::clone(&self.schema), columns, read.num_rows()).map_err(|error| error.to_string())
     }
 }
 

@@ -6,9 +6,11 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type};
 use arrow_array::{
     Array, ArrayRef, ArrowNativeTypeOp, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait,
-    PrimitiveArray, RecordBatch, RecordBatchOptions, StructArray,
+    PrimitiveArray, RecordBatch, StructArray,
 };
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
+
+use crate::batch;
 use arrow_schema::{ArrowError, DataType};
 
 /// Returns whether a type is or contains floats.
@@ -26,8 +28,7 @@ pub(crate) fn has_floats(data_type: &DataType) -> bool {
 pub(crate) fn canonical_columns(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let column = |column: &ArrayRef| Ok(canonical(column)?.unwrap_or_else(|| Arc::clone(column)));
     let columns = batch.columns().iter().map(column).collect::<Result<_, ArrowError>>()?;
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(batch.schema(), columns, &options)
+    batch::of_columns(batch.schema(), columns, batch.num_rows())
 }
 
 /// Returns an array with one bit pattern per float value; `None` if it already is one.

@@ -18,7 +18,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{ArrowError, FieldRef, Schema, SchemaRef};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,7 @@ use self::images::ImageColumn;
 pub use self::lists::Integers;
 use self::padding::Padder;
 pub use self::padding::{Padding, Side};
+use crate::batch;
 use crate::engine::unknown_column;
 use crate::error::{Error, Result};
 use crate::forms::{Form, Request};
@@ -241,8 +242,7 @@ type Columns = Vec<(FieldRef, ArrayRef)>;
 fn made(schema: &SchemaRef, columns: Columns, num_rows: usize) -> Result<RecordBatch, ArrowError> {
     let (fields, arrays): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
     let schema = Schema::new_with_metadata(fields, schema.metadata().clone());
-    let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
-    RecordBatch::try_new_with_options(Arc::new(schema), arrays, &options)
+    batch::of_columns(Arc::new(schema), arrays, num_rows)
 }
 
 /// Returns the fault of a whole batch rather than a row: it is too large for Arrow.

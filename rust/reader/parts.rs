@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Fields, Schema};
 
 use super::EpochReader;
+use crate::batch;
 use crate::dataset::outputs::Outputs;
 use crate::decode::Body;
 use crate::error::{Error, Result};
@@ -96,8 +97,7 @@ impl PartRead {
         let batch = |(columns, num_rows): (Vec<ArrayRef>, usize)| {
             let fields: Fields =
                 schema.fields().iter().zip(&columns).map(|(field, array)| field_of(field, array)).collect();
-            let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
-            RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)
+            batch::of_columns(Arc::new(Schema::new(fields)), columns, num_rows)
         };
         let batches = batches.into_iter().zip(sizes).map(batch).collect::<std::result::Result<_, _>>();
         batches.map_err(|source| Error::gather(&source))

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow_array::{Array, RecordBatch, new_null_array};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use arrow_schema::{ArrowError, Field, FieldRef, Schema, SchemaRef};
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use datafusion::physical_plan::PhysicalExpr;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::compared::Compared;
+use crate::batch;
 use crate::engine::floats::canonical_columns;
 use crate::engine::{self, advice};
 use crate::error::{Error, Result};
@@ -190,8 +191,7 @@ pub(crate) fn try_out<T>(
 fn row_of_nulls(fields: impl Iterator<Item = Field>) -> Result<RecordBatch, ArrowError> {
     let schema = Schema::new(fields.map(|field| field.with_nullable(true)).collect::<Vec<_>>());
     let nulls = schema.fields().iter().map(|field| new_null_array(field.data_type(), 1)).collect();
-    let options = RecordBatchOptions::new().with_row_count(Some(1));
-    RecordBatch::try_new_with_options(Arc::new(schema), nulls, &options)
+    batch::of_columns(Arc::new(schema), nulls, 1)
 }
 
 /// Runs work that may wait for requests, such as Python functions that read another dataset, so that tasks of this

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Schema};
 use bytes::Bytes;
 use parquet::DecodeResult;
@@ -13,6 +13,7 @@ use parquet::arrow::push_decoder::{ParquetPushDecoder, ParquetPushDecoderBuilder
 use parquet::errors::ParquetError;
 
 use super::{RowGroupRef, Snapshot, inner};
+use crate::batch;
 use crate::decode::{Body, Claims};
 use crate::error::{Error, Result};
 use crate::panics;
@@ -336,8 +337,7 @@ impl ParquetReader {
         let columns: Option<Vec<_>> = self.roots.iter().map(column).collect();
         let columns = columns.ok_or_else(|| damaged("a struct is read without its fields"))?;
         let (arrays, fields): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        Ok(RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options)?)
+        Ok(batch::of_columns(Arc::new(Schema::new(fields)), arrays, batch.num_rows())?)
     }
 
     /// Returns the columns of all rows, without a copy if they come in one batch.

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow_array::{Array, ArrayRef, RecordBatch, new_null_array};
 use arrow_schema::{
     ArrowError, DECIMAL32_MAX_PRECISION, DECIMAL64_MAX_PRECISION, DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION,
     DataType, Field, FieldRef, Fields, Schema, TimeUnit,
@@ -17,6 +17,7 @@ use parquet::errors::ParquetError;
 
 use super::parquet_columns::TOO_MUCH_TEXT;
 use super::{Fragment, RowGroupRef, Snapshot, Storing, inner, partition};
+use crate::batch;
 use crate::cast;
 use crate::error::{Error, Result};
 
@@ -330,8 +331,7 @@ pub(super) fn conform(
         columns.push(array);
     }
     let schema = Arc::new(Schema::new_with_metadata(fields, snapshot.schema.metadata().clone()));
-    let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
-    RecordBatch::try_new_with_options(schema, columns, &options).map_err(|source| undecodable(None, source.into()))
+    batch::of_columns(schema, columns, num_rows).map_err(|source| undecodable(None, source.into()))
 }
 
 /// Returns a column's field with the type of `array`, which has some of its rows.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow_array::{RecordBatch, RecordBatchOptions};
+use arrow_array::RecordBatch;
 use arrow_cast::can_cast_types;
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef};
@@ -16,6 +16,7 @@ use parquet::schema::types::{ColumnDescPtr, SchemaDescPtr};
 
 use super::inner::{self, Inner, num_leaves};
 use super::zones::with_zones;
+use crate::batch;
 
 /// Maximum number of cached schemas: datasets have one, or a few over time.
 const MAX_KNOWN: usize = 16;
@@ -246,8 +247,7 @@ pub fn plain_rows(schema: &SchemaRef, batches: Vec<RecordBatch>) -> Result<(Sche
     let cast = |batch: RecordBatch| {
         let columns = batch.columns().iter().zip(plain.fields());
         let columns = columns.map(|(column, field)| arrow_cast::cast(column, field.data_type()));
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        RecordBatch::try_new_with_options(Arc::clone(&plain), columns.collect::<Result<_, _>>()?, &options)
+        batch::of_columns(Arc::clone(&plain), columns.collect::<Result<_, _>>()?, batch.num_rows())
     };
     let batches = batches.into_iter().map(cast).collect::<Result<_, _>>()?;
     Ok((plain, batches))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
-use arrow_array::{Array, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow_array::{Array, RecordBatch, UInt64Array};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 use arrow_select::take::take_record_batch;
 use datafusion::common::DataFusionError;
@@ -28,6 +28,7 @@ use super::corrections::{with_closed_sorts, with_large_firsts_sorted};
 use super::held::{AnswerSize, too_large};
 use super::plan::{Planned, refuse_changing};
 use super::scan::Scanning;
+use crate::batch;
 use crate::config;
 use crate::dataset::{Answer, Dataset};
 use crate::engine;
@@ -272,8 +273,7 @@ fn twice(rows: &[u64]) -> Option<u64> {
 
 fn without_numbers(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let schema = Schema::new(batch.schema().fields().iter().skip(1).cloned().collect::<Vec<_>>());
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(Arc::new(schema), batch.columns()[1..].to_vec(), &options)
+    batch::of_columns(Arc::new(schema), batch.columns()[1..].to_vec(), batch.num_rows())
 }
 
 /// Returns whether reading or writing a file failed: the engine only has temporary ones.
@@ -454,8 +454,7 @@ impl QueryStream {
 
 /// Returns the same columns with `schema`, which has other metadata.
 fn of_schema(schema: &SchemaRef, batch: &RecordBatch) -> Result<RecordBatch> {
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options)
+    batch::of_columns(Arc::clone(schema), batch.columns().to_vec(), batch.num_rows())
         .map_err(|error| Error::Internal { reason: error.to_string() })
 }
 

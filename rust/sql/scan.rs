@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow_array::{RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow_array::{RecordBatch, UInt64Array};
 use arrow_schema::Schema;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 
 use super::sample::Sample;
+use crate::batch;
 use crate::config;
 use crate::dataset::{Answer, Dataset, Reading};
 use crate::engine::floats;
@@ -148,8 +149,7 @@ fn identities_alone(
     stream::iter(std::iter::from_fn(move || {
         let num_rows = rest.min(IDENTITIES_PER_BATCH);
         rest -= num_rows;
-        let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
-        let batch = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options);
+        let batch = batch::of_columns(Arc::new(Schema::empty()), Vec::new(), num_rows);
         let rows = identities.as_mut().map(|rows| UInt64Array::from_iter_values(rows.take(num_rows)));
         (num_rows > 0).then(|| {
             let batch = batch.map_err(|error| Error::Internal { reason: error.to_string() })?;

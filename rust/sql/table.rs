@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider, default_table_source::DefaultTableSource};
@@ -26,6 +26,7 @@ use super::leaf::{Leaf, Scan};
 use super::sample::{Sample, Size};
 use super::scan::{self, Scanning};
 use super::trace;
+use crate::batch;
 use crate::dataset::Dataset;
 use crate::dataset::outputs::{Computed, Origin};
 use crate::engine::lists;
@@ -298,8 +299,7 @@ fn with_rows(schema: &SchemaRef, batch: &RecordBatch, rows: Option<(usize, UInt6
     if let Some((place, rows)) = rows {
         columns.insert(place, Arc::new(rows));
     }
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?)
+    Ok(batch::of_columns(Arc::clone(schema), columns, batch.num_rows())?)
 }
 
 /// Passes one of our errors through the engine; [`super::run::ours`] extracts it again.

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Array, RecordBatch, RecordBatchOptions, make_array};
+use arrow_array::{Array, RecordBatch, make_array};
 use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer};
 use arrow_data::transform::{Capacities, MutableArrayData};
 use arrow_data::{ArrayData, ArrayDataBuilder};
@@ -18,6 +18,7 @@ use super::dictionary::{common_values, gather_merged};
 use super::narrow::{has_nulls, item_of, item_width, narrow_ranges, stands_for, with_item_width};
 use super::runs::Runs;
 use super::slabs::Room;
+use crate::batch;
 
 /// One row: its source, and the row's number there.
 pub(crate) type SourceRow = (u32, u32);
@@ -81,8 +82,7 @@ pub(super) fn gather_columns(
         gather(column).map(make_array).map_err(|error| ArrowError::ComputeError(named(error)))
     });
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
-    let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
-    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
+    batch::of_columns(Arc::clone(schema), columns, num_rows)
 }
 
 /// Returns `rows` of arrays of one type.

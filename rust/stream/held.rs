@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow_array::{RecordBatch, RecordBatchOptions, make_array};
+use arrow_array::{RecordBatch, make_array};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, Field, FieldRef, Schema, SchemaRef};
 
@@ -20,6 +20,7 @@ use super::narrow::saved_bytes;
 use super::runs::Runs;
 use super::shelves::{Places, Shelves};
 use super::slabs::Room;
+use crate::batch;
 
 /// How many rows ahead the memory with their places is prefetched.
 const ROWS_AHEAD: usize = 16;
@@ -300,8 +301,7 @@ pub(super) fn view(schema: &SchemaRef, source: &Held, rows: Range<u32>) -> Optio
     let (first, len) = (rows.start as usize, rows.len());
     let columns = source.0.shelves.first()?.columns()?;
     let columns = columns.iter().map(|column| make_array(column.clone()).slice(first, len));
-    let options = RecordBatchOptions::new().with_row_count(Some(len));
-    RecordBatch::try_new_with_options(Arc::clone(schema), columns.collect(), &options).ok()
+    batch::of_columns(Arc::clone(schema), columns.collect(), len).ok()
 }
 
 /// Returns the rows `keep`, in this order. Dictionaries keep all their values: of the tables of several parts, only whole

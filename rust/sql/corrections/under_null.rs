@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, RecordBatch,
-    RecordBatchOptions, StructArray,
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, RecordBatch, StructArray,
 };
 use arrow_schema::{ArrowError, DataType, FieldRef};
+
+use crate::batch;
 use arrow_select::nullif::nullif;
 
 /// Makes the fields of structs NULL where these are, also in lists.
 pub(crate) fn fields_under_null(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let columns = batch.columns().iter().map(masked).collect::<Result<_, _>>()?;
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(batch.schema(), columns, &options)
+    batch::of_columns(batch.schema(), columns, batch.num_rows())
 }
 
 fn masked(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {

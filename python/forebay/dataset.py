@@ -71,7 +71,10 @@ else:
     _MapStyle = object
 
 ROWS_PER_READ = 1024
-"""Rows that `Dataset.iter` converts from Arrow to Python at a time, if they are small."""
+"""Rows that `Dataset.iter` reads at a time, if they are small."""
+
+_ROWS_PER_CONVERSION = 256
+"""Rows that become Python objects at a time: of more new objects, the garbage collector visits many again and again."""
 
 Filters = Sequence[Any]
 """Conditions `(column, operator, value)`, lists of them, or a `pyarrow.compute.Expression`."""
@@ -573,7 +576,7 @@ class Dataset(_MapStyle):
         except DataError as error:
             locate(error, self._row_numbers(key))
             raise
-        return to_python(_pyarrow().record_batch(batch), "to_pydict")
+        return to_python(batch, "to_pydict")
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         """Returns rows by number, read together; called by torch's `DataLoader`."""
@@ -592,7 +595,7 @@ class Dataset(_MapStyle):
         form = self._prepared()
         if form is not None:
             return list(form.rows(batch))
-        rows: list[Any] = to_python(_pyarrow().record_batch(batch), "to_pylist")
+        rows: list[Any] = to_python(batch, "to_pylist")
         return rows
 
     def _prepared(self) -> Format | None:
@@ -1016,7 +1019,8 @@ class Dataset(_MapStyle):
     def iter(self, batch_size: int | None = None, drop_last_batch: bool = False) -> Iterator[Any]:
         """Yields all rows in the dataset's order, or batches of them, in the dataset's [format](#with_format).
 
-        Without a format, rows are dicts of Python values and batches are dicts of lists; both need pyarrow.
+        Without a format, rows are dicts of Python values and batches are dicts of lists. Times and other
+        types without a counterpart in Python need pyarrow.
 
         Raises:
             SettingError: `batch_size` is below 1.
@@ -1033,10 +1037,9 @@ class Dataset(_MapStyle):
         batches = self._all_rows(batch_size, drop_last=drop_last_batch and batch_size is not None)
         if chosen is not None:
             return Iteration(_formatted(chosen, batches, by_rows=batch_size is None), ANEW)
-        records = map(_pyarrow().record_batch, batches)
         if batch_size is None:
-            return Iteration(chain.from_iterable(to_python(record, "to_pylist") for record in records), ANEW)
-        return Iteration((to_python(record, "to_pydict") for record in records), ANEW)
+            return Iteration(chain.from_iterable(_python_rows(batches)), ANEW)
+        return Iteration((to_python(batch, "to_pydict") for batch in batches), ANEW)
 
     def _all_rows(self, batch_size: int | None, *, drop_last: bool) -> Iterator[_lib.Batch]:
         """Yields all rows as Arrow batches, whatever the format; without a `batch_size`, of any size.
@@ -1287,8 +1290,11 @@ def _formatted(form: Format, batches: Iterable[_lib.Batch], *, by_rows: bool) ->
         first += len(batch)
 
 
-def _pyarrow() -> Any:
-    return import_for("a row of Python objects", "pyarrow")
+def _python_rows(batches: Iterable[_lib.Batch]) -> Iterator[list[Any]]:
+    """Yields the rows of batches as dicts, some at a time."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, _ROWS_PER_CONVERSION):
+            yield to_python(batch.slice(start, _ROWS_PER_CONVERSION), "to_pylist")
 
 
 def _read_options(

@@ -6,10 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from forebay.exceptions import DataError
 from forebay.features import with_plain_arrays
+from forebay.packages import import_for
+
+if TYPE_CHECKING:
+    from forebay import _lib
 
 NO_OBJECT = (KeyError, OverflowError, ValueError)
 """Exceptions of pyarrow for values that have no Python object; `KeyError` for unknown types."""
@@ -21,9 +25,12 @@ _COARSE = {datetime, timedelta, type(None)}
 """Types without nanoseconds, of which lists are often made."""
 
 
-def to_python(record: Any, method: Literal["to_pylist", "to_pydict"]) -> Any:
-    """Returns a pyarrow batch as Python objects, or raises an error that names the column whose values have none."""
-    record = with_plain_arrays(record)
+def to_python(batch: _lib.Batch, method: Literal["to_pylist", "to_pydict"]) -> Any:
+    """Returns a batch as Python objects, or raises an error that names the column whose values have none."""
+    if not batch.has_extensions:
+        return getattr(batch, method)()
+    # These may be converted by libraries that registered the types.
+    record = with_plain_arrays(import_for("a row of Python objects", "pyarrow").record_batch(batch))
     try:
         return getattr(record, method)()
     except NO_OBJECT as error:

@@ -280,17 +280,11 @@ class Opener:
 
     def batch(self, carried: _lib.Batch) -> Any:
         """Returns a dict of lists, or the format's batch."""
-        return to_python(_record(carried), "to_pydict") if self.format is None else self.format(carried)
+        return to_python(carried, "to_pydict") if self.format is None else self.format(carried)
 
     def rows(self, carried: _lib.Batch) -> list[Any]:
         """Returns dicts, or the format's rows."""
-        return to_python(_record(carried), "to_pylist") if self.format is None else list(self.format.rows(carried))
-
-
-def _record(batch: _lib.Batch) -> Any:
-    import pyarrow as pa
-
-    return pa.record_batch(batch)
+        return to_python(carried, "to_pylist") if self.format is None else list(self.format.rows(carried))
 
 
 @dataclass(frozen=True)

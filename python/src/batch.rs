@@ -7,7 +7,7 @@ use arrow_schema::{Field, FieldRef, Schema};
 use forebay::{Conversion, SchemaRef, display, forms, unknown_column};
 use pyo3::exceptions::{PyAttributeError, PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyString, PyTuple};
+use pyo3::types::{PyCapsule, PyDict, PyList, PyString, PyTuple};
 use pyo3_arrow::error::{PyArrowError, PyArrowResult};
 use pyo3_arrow::ffi::{ArrayIterator, to_array_pycapsules, to_schema_pycapsule, to_stream_pycapsule};
 use pyo3_arrow::{PyField, PySchema};
@@ -16,6 +16,7 @@ use crate::block::{self, PyParts};
 use crate::dlpack;
 use crate::error::to_py;
 use crate::forms::{PyForms, TensorMaker};
+use crate::objects;
 use crate::parcel;
 
 /// The rows of one step, as one Arrow record batch.
@@ -126,6 +127,30 @@ impl PyBatch {
         takes_capsules: bool,
     ) -> PyResult<Bound<'py, PyDict>> {
         forms.convert(py, &self.batch, &TensorMaker { call: make_tensor, takes_capsules })
+    }
+
+    /// Returns the columns by name, as lists of Python objects. They are what pyarrow makes of them, several times as
+    /// fast.
+    ///
+    /// Raises:
+    ///     DataError: Python has no object for a value.
+    fn to_pydict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (schema, columns) = (self.batch.schema(), PyDict::new(py));
+        for (field, column) in schema.fields().iter().zip(self.batch.columns()) {
+            columns.set_item(field.name(), objects::to_list(py, field, column)?)?;
+        }
+        Ok(columns)
+    }
+
+    /// Returns the rows as dicts of Python objects; see `to_pydict`.
+    fn to_pylist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        objects::to_dicts(py, &self.batch)
+    }
+
+    /// Whether a column is of an extension type, or holds one.
+    #[getter]
+    fn has_extensions(&self) -> bool {
+        self.batch.schema().fields().iter().any(|field| objects::has_extension(field))
     }
 
     /// From protocol 5 on, buffers travel beside the pickle (PEP 574), without a copy.

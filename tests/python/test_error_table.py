@@ -602,7 +602,7 @@ PAGES = {
         lambda folder: list(opened(folder, pa.table({"ok": [1], "day": pa.array([2**31 - 1], pa.date32())}))),
         fb.DataError,
         ValueError,
-        ("column `day` of type `date32[day]`", "Python has no object for", "select other columns"),
+        ("column `day` of type `Date32`", "row 0 of the batch", "Python has no object for", "leave it out"),
     ),
     "text that is not UTF-8": Case(
         lambda folder: read(folder, pa.table({"ok": ["a", "b"], "text": NOT_UTF8})),

@@ -75,14 +75,8 @@ fn is_extension(field: &Field) -> bool {
 
 /// Returns the values that pyarrow makes of an array.
 fn of_arrow<'py>(py: Python<'py>, field: &FieldRef, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
-    let arrow = py.import("pyarrow").map_err(|error| {
-        let (name, data_type) = (field.name(), field.data_type());
-        let said = PyImportError::new_err(format!(
-            "column `{name}` of type `{data_type}` as Python objects needs pyarrow: `pip install 'forebay[arrow]'`"
-        ));
-        said.set_cause(py, Some(error));
-        said
-    })?;
+    let what = format!("column `{}` of type `{}` as Python objects", field.name(), field.data_type());
+    let arrow = py.import("forebay.packages")?.call_method1("import_for", (what, "pyarrow"))?;
     let column = PyColumn::new(ArrayRef::clone(array), FieldRef::clone(field));
     Ok(arrow.call_method1("array", (column,))?.call_method0("to_pylist")?.cast_into()?)
 }

@@ -290,6 +290,17 @@ def test_a_package_that_is_missing_is_named(folder, package, call):
     assert re.search(rf"needs the package `{package}`: .*; install it with `pip install 'forebay\[{extra}\]'`", said)
 
 
+def test_rows_without_times_need_no_package(folder):
+    code = """
+    import sys
+    import forebay as fb
+    sys.modules["pyarrow"] = None
+    ds = fb.load_dataset(sys.argv[1], split="train").select_columns(["id", "text", "tokens"])
+    print(list(ds) == [ds[row] for row in range(len(ds))], ds[:2].keys(), ds.head(2).to_pydict() == ds[:2])
+    """
+    assert run_python(code, folder).strip() == "True dict_keys(['id', 'text', 'tokens']) True"
+
+
 ARRAYS = """
 import sys
 import numpy as np

@@ -34,7 +34,7 @@ MAX_CORPUS_INPUTS = 300
 # Hostile input may take memory in proportion to its size; SQL may take much more, for example with `repeat`.
 MAX_MEMORY_MB = 2048
 # Tests of code that handles untrusted bytes and raw memory.
-ASAN_TESTS = ["alloc::", "decode::", "dataset::", "selection::", "snapshot::", "stream::", "forms::", "fuzz::", "plan::"]
+ASAN_TESTS = ["alloc::", "decode::", "snapshot::", "selection::", "stream::", "forms::", "fuzz::", "plan::"]
 ASAN_TESTS += ["source::uri", "source::cached", "past_caches::", "process::", "io::", "parts::"]
 
 

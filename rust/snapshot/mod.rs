@@ -10,7 +10,8 @@
 //!
 //! [`cost`] estimates what reading a row group takes, [`ranges`] computes the bytes of rows, and [`page_bounds`] reads
 //! the bounds of pages. [`row_group`] reads rows: columns that [`decode`](crate::decode) supports by [`own_column`],
-//! the others by [`parquet_columns`]. [`trial`] decodes objects in memory, to compare the two.
+//! the others by [`parquet_columns`], which needs [`under_null`]. [`trial`] decodes objects in memory, to compare the
+//! two.
 
 mod cost;
 mod find;
@@ -37,6 +38,7 @@ mod tests;
 pub(crate) mod thrift;
 mod trial;
 mod types;
+mod under_null;
 mod zones;
 
 use std::collections::BTreeMap;
@@ -65,6 +67,7 @@ pub(crate) use self::schema::field_of;
 pub use self::trial::Trial;
 pub use self::types::plain_rows;
 pub(crate) use self::types::plain_type;
+pub(crate) use self::under_null::fields_under_null;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::metrics::{Counted, Progress};

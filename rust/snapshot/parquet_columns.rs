@@ -12,7 +12,7 @@ use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, RowSelection};
 use parquet::arrow::push_decoder::{ParquetPushDecoder, ParquetPushDecoderBuilder};
 use parquet::errors::ParquetError;
 
-use super::{RowGroupRef, Snapshot, inner};
+use super::{RowGroupRef, Snapshot, fields_under_null, inner};
 use crate::batch;
 use crate::decode::{Body, Claims};
 use crate::error::{Error, Result};
@@ -320,7 +320,8 @@ impl ParquetReader {
         let reader = self.reader.as_mut();
         let next = caught(|| reader.and_then(Iterator::next).transpose().map_err(ParquetError::from));
         let next = next.and_then(|batch| batch.ok_or_else(|| rows_missing(remaining_rows)));
-        next.and_then(|batch| self.columns_of(batch)).map_err(|source| self.failed(source))
+        let masked = next.and_then(|batch| Ok(fields_under_null(&batch)?));
+        masked.and_then(|batch| self.columns_of(batch)).map_err(|source| self.failed(source))
     }
 
     /// Returns the columns to read of a batch, which has whole root columns: of structs, with the fields to read.

@@ -2,34 +2,32 @@
 //!
 //! [`aggregates`] are made exact, over frames that move by [`sliding`]. [`keys`], [`key_columns`] and [`windows`] are
 //! orders that the engine refuses, [`ties`] those that it leaves open, [`firsts`] first rows that do not fit in memory.
-//! [`correlated`] refuses subqueries that it gets wrong; [`totals`] are some of these that it need not, [`missing`] those
-//! without rows, [`membership`] those of `IN`. [`under_null`] are fields of structs that are NULL, [`named_casts`] columns
-//! that it gives one name, [`as_written`] those that a query does not name.
+//! [`correlated`] refuses subqueries that it gets wrong; [`totals`] are some of these that it need not, [`missing`]
+//! those without rows, [`membership`] those of `IN`. [`named_casts`] are columns that it gives one name, [`as_written`]
+//! those that a query does not name.
 //!
 //! What filters need as well is corrected by [`engine`](crate::engine).
 
 mod aggregates;
 mod as_written;
-pub(crate) mod correlated;
+pub(super) mod correlated;
 mod firsts;
 mod key_columns;
 mod keys;
 mod membership;
 mod missing;
-pub(crate) mod named_casts;
+pub(super) mod named_casts;
 mod sliding;
 mod ties;
 mod totals;
-mod under_null;
 mod windows;
 
-pub(crate) use self::aggregates::{exact_aggregates, with_wide_means};
-pub(crate) use self::as_written::Columns;
-pub(crate) use self::firsts::with_large_firsts_sorted;
-pub(crate) use self::key_columns::KeyColumns;
-pub(crate) use self::keys::{OrderedOnce, distinct_once};
-pub(crate) use self::membership::with_unknown_members;
-pub(crate) use self::ties::with_closed_sorts;
-pub(crate) use self::totals::with_plain_totals;
-pub(crate) use self::under_null::fields_under_null;
-pub(crate) use self::windows::framed_by_peers;
+pub(super) use self::aggregates::{exact_aggregates, with_wide_means};
+pub(super) use self::as_written::Columns;
+pub(super) use self::firsts::with_large_firsts_sorted;
+pub(super) use self::key_columns::KeyColumns;
+pub(super) use self::keys::{OrderedOnce, distinct_once};
+pub(super) use self::membership::with_unknown_members;
+pub(super) use self::ties::with_closed_sorts;
+pub(super) use self::totals::with_plain_totals;
+pub(super) use self::windows::framed_by_peers;

@@ -25,8 +25,8 @@ use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 
 use super::corrections::{
-    Columns, KeyColumns, OrderedOnce, correlated, distinct_once, exact_aggregates, fields_under_null, framed_by_peers,
-    named_casts, with_plain_totals, with_unknown_members, with_wide_means,
+    Columns, KeyColumns, OrderedOnce, correlated, distinct_once, exact_aggregates, framed_by_peers, named_casts,
+    with_plain_totals, with_unknown_members, with_wide_means,
 };
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
@@ -42,7 +42,7 @@ use crate::engine::walk::{self, Walk, WalkPlan};
 use crate::engine::{self, apart, constants, floats, lists, literals, numbers, parameters, parser, unknown};
 use crate::error::{Error, Result};
 use crate::selection::parse;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, fields_under_null};
 
 /// The name by which a query refers to its dataset.
 const SUBJECT: &str = "dataset";

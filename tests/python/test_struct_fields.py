@@ -316,3 +316,43 @@ def test_a_damaged_page_of_a_field_is_named(tmp_path: Path) -> None:
     with pytest.raises(fb.DataError, match=r"`meta\.line` in row group 0 of .*a\.parquet"):
         list(ds.sql("SELECT meta['line'] AS line FROM dataset").batches(10))
     assert len(ds.filter("meta['name'] LIKE '%7'")) == 100
+
+
+DEEP = pa.struct([pa.field("box", pa.struct([pa.field("label", pa.int64(), nullable=False), ("score", pa.float64())]))])
+BESIDE = pa.struct([pa.field("label", pa.int64(), nullable=False), ("price", pa.decimal128(20, 2))])
+
+
+@pytest.mark.parametrize("uses_dictionary", [True, False])
+@pytest.mark.parametrize(("data_type", "path"), [(DEEP, "s['box']"), (BESIDE, "s")], ids=["deep", "decimal beside"])
+def test_a_required_field_of_a_null_struct_is_null_beside_the_whole(
+    tmp_path: Path, data_type: pa.DataType, path: str, uses_dictionary: bool
+) -> None:
+    parts = [{"label": 3 + row % 2} if row % 3 else None for row in range(60)]
+    structs = parts if path == "s" else [None if row % 10 == 0 else {"box": part} for row, part in enumerate(parts)]
+    labels = [None if row % 3 == 0 or (path != "s" and row % 10 == 0) else 3 + row % 2 for row in range(60)]
+    table = pa.table({"id": range(60), "s": pa.array(structs, data_type)})
+    pq.write_table(table, tmp_path / "x.parquet", use_dictionary=uses_dictionary, row_group_size=25)
+    ds = fb.load_dataset(tmp_path, split="train")
+    select = f"SELECT id, {path} AS part, {path}['label'] AS label FROM dataset"
+    for made in (ds.sql(select), ds.query(select)):
+        assert pa.table(made)["label"].to_pylist() == labels
+    num_labels = sum(label is not None for label in labels)
+    counted = ds.query(f"SELECT count({path}['label']) AS n, count({path}) AS parts FROM dataset")
+    assert pa.table(counted).to_pylist() == [{"n": num_labels, "parts": num_labels}]
+    assert ds.filter(f"{path} IS NULL AND {path}['label'] = 3").num_rows == 0
+    is_null = [row for row, label in enumerate(labels) if label is None]
+    assert ds.sql(select).filter("label IS NULL")[:]["id"] == is_null
+    values = next(iter(ds.sql(select).select_columns("label").to_torch(60)))["label"]
+    assert values.mask.tolist() == [label is not None for label in labels]
+    shuffled = [row for batch in ds.sql(select).shuffle(seed=2).batches(7) for row in batch.to_pylist()]
+    assert sorted(row["id"] for row in shuffled if row["label"] is None) == is_null
+
+
+def test_a_required_field_of_a_null_struct_of_a_table_is_null(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "x.parquet")
+    field = pa.field("x", pa.int64(), nullable=False)
+    structs = pa.StructArray.from_arrays([pa.array([1, 2, 3])], fields=[field], mask=pa.array([True, False, False]))
+    ds = fb.load_dataset(tmp_path, split="train")
+    side = {"side": pa.table({"s": structs})}
+    assert pa.table(ds.query("SELECT sum(s['x']) AS n FROM side", tables=side))["n"].to_pylist() == [5]
+    assert pa.table(ds.query("SELECT s FROM side WHERE s['x'] IS NULL", tables=side))["s"].to_pylist() == [None]

@@ -173,7 +173,7 @@ class Stream(Position, Generic[T]):
     @contextmanager
     def _running(self, run: Run) -> Iterator[_lib.Stream]:
         stream = self.reader.stream(run.start.epoch, run.share, self._finish)
-        self._active, self._is_set = stream, False
+        self._active, self._pass_of_holes, self._is_set = stream, run.start.epoch, False
         try:
             yield stream
         finally:
@@ -376,7 +376,7 @@ class Stream(Position, Generic[T]):
         stream = self.reader.stream(self._start.epoch, share)
         capsule = stream.__arrow_c_stream__(requested_schema)
         # Tells which rows were left out, once it has ended.
-        self._active, self._is_set = stream, False
+        self._active, self._pass_of_holes, self._is_set = stream, self._start.epoch, False
         return capsule
 
     def __getstate__(self) -> dict[str, Any]:

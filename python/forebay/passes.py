@@ -23,6 +23,9 @@ MOST_PASSES = (1 << 31) - 1
 MOST_EPOCH = (1 << 63) - 1
 """The largest number of an epoch or a pass."""
 
+MOST_EMPTY_PASSES = 100
+"""How many passes in a row may fill no batch of packed sequences: in another order, the documents may fill some."""
+
 MOST_DONE = (1 << 63) - 1
 """The most batches or tokens that a state may count as delivered."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from forebay.exceptions import SettingError, StateError
 from forebay.options import check_count
-from forebay.passes import MOST_DONE, MOST_EPOCH, Cursor, Passes, Progress, Run, Standing, check_ends
+from forebay.passes import MOST_DONE, MOST_EMPTY_PASSES, MOST_EPOCH, Cursor, Passes, Progress, Run, Standing, check_ends
 from forebay.states import check_state
 from forebay.warned import warn_of_files
 
@@ -51,6 +51,8 @@ class Position:
         self._is_announced = False
         self._start_holes: list[Hole] = []
         self._holes: list[Hole] = []
+        # The pass whose holes they are, or those of the stream that is read: another one tries its rows again.
+        self._pass_of_holes = 0
         # Whether the position was set, so that an iteration that is still running must not change it.
         self._is_set = False
         self._worker: dict[str, Any] | None = None
@@ -197,7 +199,7 @@ class Position:
         if mark is not None:
             left = self._num_left(start)
             mark = ({} if left is None else {"turn": (first - left) % num_workers}) | (got or mark)
-        self._holes = self._start_holes
+        self._holes, self._pass_of_holes = self._start_holes, start.epoch
         self._start, self._start_holes, self._worker, self._worker_mark = self._beginning(self._epoch), [], None, mark
         self._turn = None
         self._chosen, self._is_announced = None, False
@@ -216,6 +218,7 @@ class Position:
         """
         start, share, last, number, progress = run
         steps, num_workers = self._passes.steps, share["num_workers"]
+        num_empty, most_empty = 0, 1 if self.has_rows else MOST_EMPTY_PASSES
         while steps is None or start.done + share["worker"] < steps:
             num_before = progress.num_batches
             yield Run(start, share, last, number, progress)
@@ -225,7 +228,9 @@ class Position:
             is_counted = num_workers > 1 or steps is not None
             length = self._num_batches(start) if is_counted else progress.num_batches - num_before
             if start.position == 0 and (is_counted or not start.done):
-                check_ends(length, last)
+                num_empty = 0 if length else num_empty + 1
+                if num_empty == most_empty:
+                    check_ends(length, last)
             worker = (share["worker"] - length) % num_workers
             start = Cursor(start.epoch + 1, 0, 0 if steps is None else start.done + length)
             share = self._native_share(start, worker, num_workers)
@@ -316,7 +321,7 @@ class Position:
         elif self._passes.number is None:
             # Every earlier epoch goes through this pass, too.
             state["repeat"] = {"epoch": at.epoch}
-        if holes := self.holes:
+        if at.cursor.epoch == self._pass_of_holes and (holes := self.holes):
             state["holes"] = holes
         if self._worker_mark is not None:
             state["worker"] = dict(self._worker_mark)
@@ -350,6 +355,7 @@ class Position:
         self._start = cursor._replace(done=done)
         self._at = Standing(self._start, self._epoch)
         self._start_holes = self._holes = [dict(hole) for hole in state.get("holes", ())]
+        self._pass_of_holes = cursor.epoch
         self._is_set = True
         self._worker, self._worker_mark, self._turn = worker, worker, None
 

@@ -330,6 +330,22 @@ def test_without_an_end_a_state_behind_the_last_batch_of_a_pass_goes_on_with_the
         assert [batch["input_ids"].tolist() for batch in itertools.islice(later, 2)] == batches[at + 1 : at + 3]
 
 
+def test_a_pass_that_fills_no_batch_is_no_end(tmp_path: Path) -> None:
+    lengths = [400 if document % 2 else 10 for document in range(40)]
+    table = pa.table({"input_ids": [tokens_of(document, length) for document, length in enumerate(lengths)]})
+    write_fragments(tmp_path, table)
+    documents = fb.load_dataset(tmp_path, split="train")
+    ds, pack = documents.shuffle(1), fb.Pack(length=512)
+    for rank in range(4):
+        settings: dict[str, Any] = {"pack": pack, "rank": rank, "world_size": 4, "drop_last": True}
+        some = [batch["input_ids"].tolist() for batch in ds.repeat(12).to_torch(4, **settings)]
+        endless = itertools.islice(ds.repeat().to_torch(4, **settings), len(some))
+        assert [batch["input_ids"].tolist() for batch in endless] == some
+        assert 0 < len(some) < 12, "some passes fill none"
+    with pytest.raises(fb.SettingError, match="no batch for this rank"):
+        next(iter(documents.select([0]).repeat().to_torch(4, pack=pack, rank=0, world_size=1, drop_last=True)))
+
+
 def test_another_epoch_begins_at_its_beginning(documents: fb.Dataset) -> None:
     pack = fb.Pack(length=64, columns=["input_ids"])
     stream = stream_of(documents.shuffle(seed=2), pack)

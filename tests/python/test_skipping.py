@@ -340,6 +340,29 @@ def test_persistent_workers_know_nothing_of_holes_of_the_epoch_before(damaged: f
     del running
 
 
+# torchdata calls what newer torch deprecates.
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.parametrize("steps", [None, 60])
+def test_a_worker_that_is_done_with_a_pass_leaves_its_holes_behind(damaged: fb.Dataset, steps: int | None) -> None:
+    drawn = damaged.shuffle(1, weights="1.0 + id % 3", num_samples=600)
+    ds = drawn if steps else drawn.repeat(2)
+
+    def made() -> tuple[Any, StatefulDataLoader]:
+        stream = ds.to_torch(20, on_error="skip", max_skipped=NUM_ROWS, steps_per_epoch=steps)
+        return stream, StatefulDataLoader(stream, batch_size=None, num_workers=2)
+
+    whole = [batch["id"].tolist() for batch in made()[1]]
+    assert len(whole) == 60
+    for cut in (1, 28, 29, 30, 31, 32, 45):
+        running = iter(loader := made()[1])
+        assert [next(running)["id"].tolist() for _ in range(cut)] == whole[:cut]
+        state = fb.cursor(loader.state_dict())
+        del running
+        stream, _ = made()
+        stream.load_state_dict(state)
+        assert flat([batch["id"].tolist() for batch in stream]) == flat(whole[cut:]), cut
+
+
 def test_a_copy_in_mid_loop_has_the_holes_of_its_position(damaged: fb.Dataset) -> None:
     stream = skipping(damaged)
     running = iter(stream)

@@ -119,7 +119,7 @@ impl Group {
 impl Column for Group {
     fn read(&mut self, num_rows: usize) -> Fit<ArrayRef> {
         let leaves = self.leaves.iter_mut().map(|leaf| leaf.read(num_rows)).collect::<Fit<Vec<_>>>()?;
-        assemble(&self.field, &mut leaves.into_iter())
+        assemble(&self.field, None, &mut leaves.into_iter())
     }
 
     fn into_scratch(self: Box<Self>) -> Scratch {
@@ -127,17 +127,16 @@ impl Column for Group {
     }
 }
 
-/// Returns an array of the next leaves.
-fn assemble(field: &Field, leaves: &mut dyn Iterator<Item = ArrayRef>) -> Fit<ArrayRef> {
+/// Returns an array of the next leaves. A required struct is NULL where the struct `around` it is.
+fn assemble(field: &Field, around: Option<&NullBuffer>, leaves: &mut dyn Iterator<Item = ArrayRef>) -> Fit<ArrayRef> {
     const REFUSED: Misfit = Misfit("structs are not of the column's type");
     match field.data_type() {
         DataType::Struct(fields) => {
-            let (mut nulls, mut leaves): (_, Vec<_>) = (None, leaves.take(num_leaves(field.data_type())).collect());
-            if field.is_nullable() {
-                nulls = take_nulls(&mut leaves)?;
-            }
+            let mut leaves: Vec<_> = leaves.take(num_leaves(field.data_type())).collect();
+            let nulls = if field.is_nullable() { take_nulls(&mut leaves)? } else { around.cloned() };
             let leaves = &mut leaves.into_iter();
-            let children = fields.iter().map(|field| assemble(field, leaves)).collect::<Fit<Vec<_>>>()?;
+            let children = fields.iter().map(|field| assemble(field, nulls.as_ref(), leaves));
+            let children = children.collect::<Fit<Vec<_>>>()?;
             let array = StructArray::try_new(fields.clone(), children, nulls).map_err(|_| REFUSED)?;
             Ok(Arc::new(array))
         }
@@ -147,7 +146,7 @@ fn assemble(field: &Field, leaves: &mut dyn Iterator<Item = ArrayRef>) -> Fit<Ar
             let mut lists = leaves.take(num_leaves(item.data_type())).peekable();
             let num_rows = lists.peek().ok_or(DIFFERENT)?.len();
             let mut values = lists.map(|list| Arc::clone(list.as_fixed_size_list().values()));
-            let values = assemble(item, &mut values)?;
+            let values = assemble(item, None, &mut values)?;
             let list = FixedSizeListArray::try_new(Arc::clone(item), *len, values, None).map_err(|_| REFUSED)?;
             if list.len() == num_rows { Ok(Arc::new(list)) } else { Err(DIFFERENT) }
         }
@@ -184,7 +183,7 @@ fn list<O: OffsetSizeTrait>(item: &FieldRef, leaves: &mut dyn Iterator<Item = Ar
     if others.iter().any(|other| other.offsets() != first.offsets() || other.nulls() != first.nulls()) {
         return Err(DIFFERENT);
     }
-    let values = assemble(item, &mut lists.iter().map(|list| Arc::clone(list.values())))?;
+    let values = assemble(item, None, &mut lists.iter().map(|list| Arc::clone(list.values())))?;
     GenericListArray::try_new(Arc::clone(item), first.offsets().clone(), values, first.nulls().cloned())
         .map_err(|_| DIFFERENT)
 }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, RecordBatch, StructArray,
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, RecordBatch,
+    StructArray,
 };
 use arrow_schema::{ArrowError, DataType, FieldRef};
 
 use crate::batch;
 use arrow_select::nullif::nullif;
 
-/// Makes the fields of structs NULL where these are, also in lists.
+/// Makes the fields of structs NULL where these are, also in lists and maps.
 pub(crate) fn fields_under_null(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let columns = batch.columns().iter().map(masked).collect::<Result<_, _>>()?;
     batch::of_columns(batch.schema(), columns, batch.num_rows())
@@ -37,6 +38,12 @@ fn masked(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
             let lists = array.as_fixed_size_list();
             let (item, items, nulls) = (Arc::clone(item), masked(lists.values())?, lists.nulls().cloned());
             Arc::new(FixedSizeListArray::try_new_with_length(item, *len, items, nulls, array.len())?)
+        }
+        DataType::Map(entries, is_sorted) => {
+            let map = array.as_map();
+            let parts: ArrayRef = Arc::new(map.entries().clone());
+            let (offsets, parts) = (map.offsets().clone(), masked(&parts)?.as_struct().clone());
+            Arc::new(MapArray::try_new(Arc::clone(entries), offsets, parts, map.nulls().cloned(), *is_sorted)?)
         }
         _ => Arc::clone(array),
     })

@@ -348,6 +348,32 @@ def test_a_required_field_of_a_null_struct_is_null_beside_the_whole(
     assert sorted(row["id"] for row in shuffled if row["label"] is None) == is_null
 
 
+REQUIRED = pa.field("box", pa.struct([("w", pa.int64()), pa.field("h", pa.int64(), nullable=False)]), nullable=False)
+WITHIN = pa.field("part", pa.struct([REQUIRED]), nullable=False)
+
+
+@pytest.mark.parametrize(("field", "path"), [(REQUIRED, ["box"]), (WITHIN, ["part", "box"])], ids=["one", "two"])
+@pytest.mark.parametrize("beside", [[], [("tag", pa.string())], [("price", pa.decimal128(9, 2))]], ids=str)
+def test_a_required_struct_in_a_null_struct_is_null(
+    tmp_path: Path, beside: list[Any], field: pa.Field, path: list[str]
+) -> None:
+    box: dict[str, Any] = {"w": 1, "h": 2}
+    whole = {"part": {"box": box}} if len(path) == 2 else {"box": box}
+    structs = pa.array([whole if row % 2 else None for row in range(6)], pa.struct([*beside, field]))
+    pq.write_table(pa.table({"id": range(6), "s": structs}), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    taken = "s" + "".join(f"['{name}']" for name in path)
+    select = f"SELECT id, s, {taken} AS box, {taken} IS NULL AS n FROM dataset"
+    found = pa.table(ds.sql(select))
+    assert found["box"].to_pylist() == [box if row % 2 else None for row in range(6)]
+    assert found["n"].to_pylist() == [row % 2 == 0 for row in range(6)]
+    assert ds.filter(f"s IS NULL AND {taken} IS NULL")[:]["id"] == [0, 2, 4]
+    assert ds.filter(f"s IS NULL AND {taken} IS NOT NULL").num_rows == 0
+    counted = ds.query(f"SELECT count({taken}) AS n, count(s) AS parts FROM dataset")
+    assert pa.table(counted).to_pylist() == [{"n": 3, "parts": 3}]
+    assert len(next(iter(ds.sql(select).select_columns(["id", "box"]).to_torch(6)))["id"]) == 6
+
+
 def test_a_required_field_of_a_null_struct_of_a_table_is_null(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "x.parquet")
     field = pa.field("x", pa.int64(), nullable=False)
@@ -356,3 +382,7 @@ def test_a_required_field_of_a_null_struct_of_a_table_is_null(tmp_path: Path) ->
     side = {"side": pa.table({"s": structs})}
     assert pa.table(ds.query("SELECT sum(s['x']) AS n FROM side", tables=side))["n"].to_pylist() == [5]
     assert pa.table(ds.query("SELECT s FROM side WHERE s['x'] IS NULL", tables=side))["s"].to_pylist() == [None]
+    maps = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pa.array(["k"] * 3), structs)
+    side = {"side": pa.table({"m": maps})}
+    found = pa.table(ds.query("SELECT m['k']['x'] AS x FROM side", tables=side))
+    assert found["x"].to_pylist() == [None, 2, 3]

@@ -20,6 +20,9 @@ pub(crate) fn fields_under_null(batch: &RecordBatch) -> Result<RecordBatch, Arro
 }
 
 fn masked(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    if !has_null_structs(array) {
+        return Ok(Arc::clone(array));
+    }
     Ok(match array.data_type() {
         DataType::Struct(fields) => {
             let structs = array.as_struct();
@@ -47,6 +50,18 @@ fn masked(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
         }
         _ => Arc::clone(array),
     })
+}
+
+/// Returns whether there is a NULL struct, at any depth.
+fn has_null_structs(array: &ArrayRef) -> bool {
+    match array.data_type() {
+        DataType::Struct(_) => array.null_count() > 0 || array.as_struct().columns().iter().any(has_null_structs),
+        DataType::List(_) => has_null_structs(array.as_list::<i32>().values()),
+        DataType::LargeList(_) => has_null_structs(array.as_list::<i64>().values()),
+        DataType::FixedSizeList(..) => has_null_structs(array.as_fixed_size_list().values()),
+        DataType::Map(..) => array.as_map().entries().columns().iter().any(has_null_structs),
+        _ => false,
+    }
 }
 
 fn in_lists<O: OffsetSizeTrait>(array: &ArrayRef, item: &FieldRef) -> Result<ArrayRef, ArrowError> {

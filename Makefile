@@ -12,9 +12,8 @@ PYTHON ?= python3
 CARGO_FLAGS := --release --locked
 # More arguments for pytest, as in `make test PYTEST_FLAGS="-k resume"`.
 PYTEST_FLAGS ?=
-# Number of processes that run Python tests, each whole files; 0: no extra processes. With two, cores are idle a sixth of
-# the time: some tests wait.
-PYTEST_JOBS ?= 3
+# Number of processes that run Python tests, each whole files; 0: no extra processes.
+PYTEST_JOBS ?= 2
 # Arguments of benches/python/run.py, as in `make bench BENCH_FLAGS="--only tokens text"`.
 BENCH_FLAGS ?= --write-docs
 # Arguments of benches/python/faults.py, as in `make bench-faults FAULTS_FLAGS="--readers forebay --only 503"`.

@@ -108,7 +108,7 @@ lint: ext ## Check formatting, lints and types of all code
 	$(SAY) "lint: rustfmt and clippy"
 	@cargo fmt --all --check
 	@cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
-	@cargo clippy $(CARGO_FLAGS) --package forebay --lib -- -D warnings --cfg fuzzing
+	@cargo clippy $(CARGO_FLAGS) --workspace --lib -- -D warnings --cfg fuzzing
 	@$(PYTHON) scripts/audit.py
 	$(SAY) "lint: ruff and mypy"
 	@$(BIN)/ruff check --config python/pyproject.toml $(PYTHON_SOURCES)

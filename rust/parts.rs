@@ -36,6 +36,21 @@ pub fn joined(arrays: &[&dyn Array]) -> Result<ArrayRef, ArrowError> {
     Ok(make_array(copy.freeze()))
 }
 
+/// Returns whether an array keeps much more memory than it uses, as a view of a larger one does; not for types that have
+/// no fixed number of buffers.
+pub(crate) fn is_view(array: &dyn Array) -> bool {
+    let data = array.to_data();
+    is_regular(data.data_type()) && (!is_whole(&data) || has_spare(&data))
+}
+
+/// Returns whether a buffer of an array is a small part of its allocation.
+fn has_spare(data: &ArrayData) -> bool {
+    let is_part = |buffer: &Buffer| buffer.capacity() > 2 * buffer.len() + SLACK;
+    data.nulls().is_some_and(|nulls| is_part(nulls.buffer()))
+        || data.buffers().iter().any(is_part)
+        || data.child_data().iter().any(has_spare)
+}
+
 /// Returns the parts of a batch, sharing its memory; copied if they are a view of something larger. `None` if a type
 /// has no fixed number of buffers: string views, unions, run-end encoding.
 ///

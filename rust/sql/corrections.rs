@@ -1,10 +1,10 @@
 //! Corrects plans of whole queries where the engine would answer something else than SQL says, or nothing.
 //!
 //! [`aggregates`] are made exact, over frames that move by [`sliding`]. [`keys`], [`key_columns`] and [`windows`] are
-//! orders that the engine refuses, [`ties`] those that it leaves open, [`firsts`] first rows that do not fit in memory.
-//! [`correlated`] refuses subqueries that it gets wrong; [`totals`] are some of these that it need not, [`missing`]
-//! those without rows, [`membership`] those of `IN`. [`named_casts`] are columns that it gives one name, [`as_written`]
-//! those that a query does not name.
+//! orders that the engine refuses, [`ties`] those that it leaves open, [`firsts`] first rows that do not fit in memory,
+//! [`views`] rows whose memory it counts many times. [`correlated`] refuses subqueries that it gets wrong; [`totals`] are
+//! some of these that it need not, [`missing`] are those without rows, [`membership`]
+//! those of `IN`. [`named_casts`] are columns that it gives one name, [`as_written`] those that a query does not name.
 //!
 //! What filters need as well is corrected by [`engine`](crate::engine).
 
@@ -20,6 +20,7 @@ pub(super) mod named_casts;
 mod sliding;
 mod ties;
 mod totals;
+mod views;
 mod windows;
 
 pub(super) use self::aggregates::{exact_aggregates, with_wide_means};
@@ -30,4 +31,5 @@ pub(super) use self::keys::{OrderedOnce, distinct_once};
 pub(super) use self::membership::with_unknown_members;
 pub(super) use self::ties::with_closed_sorts;
 pub(super) use self::totals::with_plain_totals;
+pub(super) use self::views::with_views_copied;
 pub(super) use self::windows::framed_by_peers;

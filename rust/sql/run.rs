@@ -24,7 +24,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Sendable
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt};
 
-use super::corrections::{with_closed_sorts, with_large_firsts_sorted};
+use super::corrections::{with_closed_sorts, with_large_firsts_sorted, with_views_copied};
 use super::held::{AnswerSize, too_large};
 use super::plan::{Planned, refuse_changing};
 use super::scan::Scanning;
@@ -108,6 +108,7 @@ impl Running {
             futures::executor::block_on(self.state.create_physical_plan(plan))
                 .and_then(with_closed_sorts)
                 .and_then(|plan| with_large_firsts_sorted(plan, self.memory_limit / HALVES, batch_rows))
+                .and_then(with_views_copied)
                 .map_err(|error| self.failed(error))
         })
     }

@@ -985,6 +985,20 @@ def test_many_first_rows_of_an_order_spill(tmp_path: Path) -> None:
         assert pa.table(found)["id"].to_pylist() == sorted_ids[:first].tolist()
 
 
+def test_rows_of_large_row_groups_are_held_for_what_they_take(tmp_path: Path) -> None:
+    # Its columns take 4 MB each, and every batch has some of the first rows.
+    key = np.random.default_rng(2).permutation(500_000)
+    pq.write_table(pa.table({"id": range(len(key)), "key": key}), tmp_path / "rows.parquet")
+    rows = fb.load_dataset(tmp_path, split="train")
+    first = rows.query("SELECT id FROM dataset ORDER BY key LIMIT 50000", memory_limit=64 << 20)
+    assert pa.table(first)["id"].to_pylist() == np.argsort(key)[:50_000].tolist()
+    # The smaller side is held.
+    larger = {"t": pa.table({"n": np.arange(600_000)})}
+    for pairs in ("CROSS JOIN t", "JOIN t ON a.key < t.n"):
+        some = rows.query(f"SELECT a.id, n FROM dataset a {pairs} LIMIT 9", tables=larger, memory_limit=64 << 20)
+        assert pa.table(some).num_rows == 9
+
+
 @pytest.mark.parametrize("step", ["(y + y) % 7", "coalesce(y, 0)", "y - z"])
 def test_columns_that_are_made_of_columns_are_planned_in_time(ds: fb.Dataset, step: str) -> None:
     query = "SELECT id, id AS y, id AS z FROM dataset"

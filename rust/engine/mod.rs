@@ -10,7 +10,7 @@
 //! the column; [`choices`] of times and [`printed`] lists are typed likewise.
 //!
 //! **Values.** [`numbers`] do not wrap around, [`floats`] have one NaN and one zero ([`canonical`]), [`distant`] times are
-//! computed. [`casts`] and [`vector`] are functions of our own.
+//! computed. [`casts`] and [`vector`] are functions of our own, and so is [`get_field`].
 //!
 //! **Rules.** [`constants`] are computed before, [`apart`] and [`lists`] is what the simplifier must not see, [`rules`]
 //! are those of optimization, [`keyed`] and [`fence`] what they may know. [`nulls`] finds what may be NULL, [`walk`] walks
@@ -33,6 +33,7 @@ mod distant;
 mod fence;
 pub(crate) mod fields;
 pub(crate) mod floats;
+mod get_field;
 pub(crate) mod keyed;
 pub(crate) mod labels;
 pub(crate) mod lists;

@@ -4,12 +4,13 @@
 //!   join. Nothing here takes them: datasets get the logical ones.
 //! - It moves conditions without columns below aggregates. One that makes a row of no rows still makes it then.
 //! - It arranges inner joins anew as if each were by equal values of two tables, and adds such keys to others.
+//! - It moves fields of structs below the names of tables, and then finds no key of a join that is computed from them.
 //! - [`keyed`](super::keyed) and [`fence`](super::fence) are about keys and orders.
 
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
-use datafusion::common::{JoinType, NullEquality, Result as PlanResult};
+use datafusion::common::{Column, DFSchema, JoinType, NullEquality, Result as PlanResult};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::optimizer::ApplyOrder;
@@ -21,6 +22,7 @@ use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 
 use super::fence::Fences;
 use super::keyed::Keyed;
+use super::walk::Walk;
 
 /// Returns the rules for logical plans.
 pub(super) fn logical() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
@@ -35,6 +37,7 @@ pub(super) fn logical() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
             None => rule,
         });
     }
+    rules.push(Arc::new(TablesOfKeys));
     rules
 }
 
@@ -130,6 +133,45 @@ fn equates_nulls(plan: &LogicalPlan) -> PlanResult<bool> {
     Ok(join.null_equality == NullEquality::NullEqualsNull && !join.on.is_empty())
 }
 
+/// Says of which tables the columns are of which keys of joins are computed. The engine computes such a key in a column
+/// whose name has them, and looks for it by the name of the key.
+#[derive(Debug)]
+struct TablesOfKeys;
+
+impl OptimizerRule for TablesOfKeys {
+    fn name(&self) -> &'static str {
+        "tables_of_keys"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::BottomUp)
+    }
+
+    fn rewrite(&self, plan: LogicalPlan, _: &dyn OptimizerConfig) -> PlanResult<Transformed<LogicalPlan>> {
+        let LogicalPlan::Join(mut join) = plan else { return Ok(Transformed::no(plan)) };
+        let mut is_changed = false;
+        for (left, right) in &mut join.on {
+            for (key, input) in [(left, &join.left), (right, &join.right)] {
+                let with_tables = std::mem::take(key).transform_up(|part| with_table(part, input.schema()))?;
+                is_changed |= with_tables.transformed;
+                *key = with_tables.data;
+            }
+        }
+        let join = LogicalPlan::Join(join);
+        Ok(if is_changed { Transformed::yes(join) } else { Transformed::no(join) })
+    }
+}
+
+/// Returns a column with its table; other expressions as they are.
+fn with_table(expr: Expr, schema: &DFSchema) -> PlanResult<Transformed<Expr>> {
+    let Expr::Column(column @ Column { relation: None, .. }) = &expr else { return Ok(Transformed::no(expr)) };
+    let (table, field) = schema.qualified_field(schema.index_of_column(column)?);
+    Ok(match table {
+        Some(table) => Transformed::yes(Expr::Column(Column::new(Some(table.clone()), field.name()))),
+        None => Transformed::no(expr),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,7 +179,7 @@ mod tests {
     #[test]
     fn what_is_replaced_is_there() {
         let (ours, theirs) = (logical(), Optimizer::new().rules);
-        assert_eq!(ours.len(), theirs.len() + USING_KEYS.len());
+        assert_eq!(ours.len(), theirs.len() + USING_KEYS.len() + 1);
         assert_eq!(ours.iter().filter(|rule| format!("{rule:?}").starts_with("Except")).count(), WRONG.len());
         assert_eq!(physical().len() + 2, PhysicalOptimizer::new().rules.len() + 1);
     }

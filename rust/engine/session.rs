@@ -8,7 +8,7 @@ use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::prelude::SessionConfig;
 
 use super::operators::{Operators, Types};
-use super::{any, casts, distant, rules, vector};
+use super::{any, casts, distant, get_field, rules, vector};
 
 /// Nesting depth at which the parser gives up; far above what people write, and far below the stack's limit.
 const MAX_NESTING: &str = "300";
@@ -27,10 +27,13 @@ pub(crate) fn session() -> &'static SessionState {
         options.execution.skip_physical_aggregate_schema_check = true;
         let mut config = SessionConfig::from(options);
         config = config.set_str("datafusion.sql_parser.recursion_limit", MAX_NESTING);
-        let builder = SessionStateBuilder::new().with_config(config).with_default_features();
+        // The first is asked first.
+        let builder = SessionStateBuilder::new().with_expr_planners(vec![Arc::new(get_field::Fields)]);
+        let builder = builder.with_config(config).with_default_features();
         let builder = builder.with_optimizer_rules(rules::logical()).with_physical_optimizer_rules(rules::physical());
         let mut state = builder.with_type_planner(Arc::new(Types)).build();
-        let own = [Arc::clone(casts::function()), any::function()].into_iter().chain(distant::functions());
+        let own = [Arc::clone(casts::function()), Arc::clone(get_field::function()), any::function()];
+        let own = own.into_iter().chain(distant::functions());
         for function in vector::functions().iter().cloned().chain(own) {
             // Nothing can fail, as a session takes functions.
             drop(state.register_udf(function));

@@ -3,13 +3,14 @@
 //! [`aggregates`] are made exact, over frames that move by [`sliding`]. [`keys`], [`key_columns`] and [`windows`] are
 //! orders that the engine refuses, [`ties`] those that it leaves open, [`firsts`] first rows that do not fit in memory,
 //! [`views`] rows whose memory it counts many times. [`correlated`] refuses subqueries that it gets wrong; [`totals`] are
-//! some of these that it need not, [`missing`] are those without rows, [`membership`]
+//! some of these that it need not, [`compared`] is what these compare, [`missing`] are those without rows, [`membership`]
 //! those of `IN`. [`named_casts`] are columns that it gives one name, [`as_written`] those that a query does not name.
 //!
 //! What filters need as well is corrected by [`engine`](crate::engine).
 
 mod aggregates;
 mod as_written;
+mod compared;
 pub(super) mod correlated;
 mod firsts;
 mod key_columns;
@@ -25,6 +26,7 @@ mod windows;
 
 pub(super) use self::aggregates::{exact_aggregates, with_wide_means};
 pub(super) use self::as_written::Columns;
+pub(super) use self::compared::with_compared_columns;
 pub(super) use self::firsts::with_large_firsts_sorted;
 pub(super) use self::key_columns::KeyColumns;
 pub(super) use self::keys::{OrderedOnce, distinct_once};

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use arrow_schema::Schema;
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, Schema, SchemaRef};
 use datafusion::catalog::{
     CatalogProvider, CatalogProviderList, MemTable, MemoryCatalogProvider, MemoryCatalogProviderList,
     MemorySchemaProvider, SchemaProvider, TableProvider,
@@ -26,7 +27,7 @@ use datafusion::sql::sqlparser::ast;
 
 use super::corrections::{
     Columns, KeyColumns, OrderedOnce, correlated, distinct_once, exact_aggregates, framed_by_peers, named_casts,
-    with_plain_totals, with_unknown_members, with_wide_means,
+    with_compared_columns, with_plain_totals, with_unknown_members, with_wide_means,
 };
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
@@ -98,7 +99,7 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         if has_conditions_as_values(&plan).map_err(failed)? {
             return Err(refused(NO_VALUES.to_owned()));
         }
-        let plan = with_plain_totals(plan).map_err(failed)?;
+        let plan = with_compared_columns(plan).and_then(with_plain_totals).map_err(failed)?;
         if let Some(reason) = correlated::refused(&plan).map_err(failed)? {
             return Err(refused(reason));
         }
@@ -322,12 +323,8 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
         let table: Arc<dyn TableProvider> = match table {
             Table::Dataset(dataset) => Arc::new(DatasetTable::new(dataset, false)),
             Table::Batches(schema, batches) => {
-                let canonical = batches.iter().map(|batch| floats::canonical_columns(&fields_under_null(batch)?));
-                let canonical = canonical.collect::<Result<Vec<_>, _>>();
-                let table = canonical
-                    .map_err(DataFusionError::from)
-                    .and_then(|batches| MemTable::try_new(Arc::clone(schema), vec![batches]));
-                Arc::new(table.map_err(|error| refused("tables", format!("`{name}`: {}", engine::reason(&error))))?)
+                let table = in_memory(schema, batches);
+                Arc::new(table.map_err(|reason| refused("tables", format!("`{name}`: {reason}")))?)
             }
         };
         register(name, table)?;
@@ -351,6 +348,38 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
         state.register_udf(function.to_udf()).map_err(|error| failed("functions", error))?;
     }
     Ok(state)
+}
+
+/// Returns batches as a table, or why they cannot be one.
+fn in_memory(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<MemTable, String> {
+    if let Some(column) = schema.fields().iter().find(|field| has_size_of_zero(field.data_type())) {
+        return Err(format!(
+            "its column `{}` has values of the fixed size 0, and the engine loses how many there are; leave it out, or \
+             cast it to lists or bytes of any size",
+            column.name()
+        ));
+    }
+    let canonical = batches.iter().map(|batch| floats::canonical_columns(&fields_under_null(batch)?));
+    let canonical = canonical.collect::<Result<Vec<_>, _>>().map_err(DataFusionError::from);
+    let table = canonical.and_then(|batches| MemTable::try_new(Arc::clone(schema), vec![batches]));
+    table.map_err(|error| engine::reason(&error))
+}
+
+/// Returns whether values of a type are lists or bytes of the fixed size 0, or have such. If none is NULL, `take` of `arrow`
+/// loses how many there are.
+fn has_size_of_zero(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::FixedSizeList(_, 0) | DataType::FixedSizeBinary(0) => true,
+        DataType::FixedSizeList(item, _)
+        | DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::Map(item, _) => has_size_of_zero(item.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| has_size_of_zero(field.data_type())),
+        DataType::Dictionary(_, values) => has_size_of_zero(values),
+        _ => false,
+    }
 }
 
 /// Returns whether a call by `name` may be one of `function`: function names are case-insensitive.

@@ -509,6 +509,14 @@ def test_a_table_that_is_named_as_a_column_is_to_be_named_otherwise(ds: fb.Datas
         ds.query(written, tables=tables)
 
 
+def test_a_side_table_of_values_without_a_size_is_refused(ds: fb.Dataset) -> None:
+    empty = pa.array([[], [], []], pa.list_(pa.int32(), 0))
+    for column in (empty, pa.StructArray.from_arrays([empty], ["items"]), pa.array([b""] * 3, pa.binary(0))):
+        tables = {"t": pa.table({"id": [0, 1, 2], "column": column}).slice(1)}
+        with pytest.raises(fb.SettingError, match="`t`: its column `column` has values of the fixed size 0"):
+            ds.query("SELECT * FROM t ORDER BY id", tables=tables)
+
+
 def test_fields_of_side_tables_are_named(ds: fb.Dataset) -> None:
     with pytest.raises(fb.QueryError, match="`pair` has no field `lift`; did you mean `left`?"):
         ds.query("SELECT t.pair.lift FROM t", tables={"t": pa.table({"pair": [{"left": 1, "right": 2}]})})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -256,6 +257,15 @@ QUERIES = [
     "SELECT id, meta['at']['y'] AS y FROM dataset WHERE meta['line'] > 5000 ORDER BY 2 DESC NULLS LAST, id LIMIT 9",
     "SELECT a.id, b.meta['line'] AS line FROM dataset a JOIN dataset b ON a.id = b.meta['line'] WHERE a.id < 40 "
     "ORDER BY 1",
+    "SELECT a.id, b.id AS other FROM dataset a JOIN dataset b ON b.id = a.meta['line'] + 1 WHERE a.id < 40 ORDER BY 1",
+    "SELECT a.id, b.id AS other FROM dataset a LEFT JOIN dataset b "
+    "ON a.meta['at']['x'] * 60 = b.meta['line'] - b.id % 2 WHERE a.id < 90 ORDER BY 1, 2",
+    "SELECT a.id FROM dataset a WHERE a.meta['line'] + 1 IN (SELECT meta['at']['x'] * 50 FROM dataset) ORDER BY 1",
+    "SELECT a.id FROM dataset a WHERE a.id < 99 AND NOT EXISTS (SELECT 1 FROM dataset b WHERE "
+    "b.meta['at']['x'] * 50 = a.meta['line'] + 1) ORDER BY 1",
+    "SELECT a.id, (SELECT count(*) FROM dataset b WHERE b.meta['at']['x'] = a.meta['line']) AS n, "
+    "(SELECT max(b.meta['line']) FROM dataset b WHERE b.meta['at']['x'] * 2 = a.meta['at']['x'] AND b.id > 50) AS most "
+    "FROM dataset a WHERE a.id < 200 ORDER BY 1",
     "SELECT id, lag(meta['line']) OVER (ORDER BY id) AS before FROM dataset ORDER BY id LIMIT 30",
 ]
 
@@ -386,3 +396,21 @@ def test_a_required_field_of_a_null_struct_of_a_table_is_null(tmp_path: Path) ->
     side = {"side": pa.table({"m": maps})}
     found = pa.table(ds.query("SELECT m['k']['x'] AS x FROM side", tables=side))
     assert found["x"].to_pylist() == [None, 2, 3]
+
+
+def test_a_field_of_a_struct_that_is_computed_is_null_where_that_is(tmp_path: Path) -> None:
+    structs = [{"x": 1, "in": {"y": 1}}, {"x": 2, "in": {"y": 2}}, None, {"x": 4, "in": None}]
+    pq.write_table(pa.table({"id": range(4), "s": structs}), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    made = "nullif(s, {'x': 1, 'in': {'y': 1}})"
+    found = pa.table(ds.query(f"SELECT {made}['x'] AS x, {made}['in']['y'] AS y FROM dataset ORDER BY id"))
+    assert found.to_pydict() == {"x": [None, 2, None, 4], "y": [None, 2, None, None]}
+    assert pa.table(ds.query(f"SELECT id FROM dataset WHERE {made}['in']['y'] IS NULL"))["id"].to_pylist() == [0, 2, 3]
+
+    def masked(numbers: pa.Array) -> pa.Array:
+        odd = pc.equal(pc.bit_wise_and(numbers, 1), 1)
+        return pa.StructArray.from_arrays([numbers], names=["n"], mask=odd)
+
+    function = fb.Function(call=masked, arguments=[pa.int64()], returns=pa.struct({"n": pa.int64()}))
+    found = pa.table(ds.query("SELECT masked(id)['n'] AS n FROM dataset ORDER BY id", functions={"masked": function}))
+    assert found["n"].to_pylist() == [0, None, 2, None]

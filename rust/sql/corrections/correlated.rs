@@ -19,8 +19,8 @@ const AS_JOIN: &str = "write it as a join with these rows";
 const NOT_HERE: &str = "a subquery that refers to rows around it is a column or a condition, but not an order, a group, \
                         or an argument of an aggregate or a window function; compute it in a subquery first: `SELECT \
                         ... FROM (SELECT d.*, (SELECT ...) AS c FROM dataset d) ORDER BY c`";
-const COMPARED: &str = "a subquery that computes a total for each row around it can only compare `column = ...` with \
-                        that row; for other conditions, join and group: `SELECT d.id, max(t.v) FROM dataset d LEFT \
+const COMPARED: &str = "a subquery that computes a total for each row around it can only compare its rows with \
+                        that row by `=`; for other conditions, join and group: `SELECT d.id, max(t.v) FROM dataset d LEFT \
                         JOIN t ON t.k < d.id GROUP BY d.id`";
 const TOTAL_IN_ROWS: &str = "a subquery in IN, ANY or EXISTS computes a total for each row around it and decides by \
                              HAVING or the like whether it is there; compare the total itself: `x = (SELECT count(*) \

@@ -46,6 +46,13 @@ settings.register_profile("search", deadline=None, max_examples=3000, print_blob
 settings.load_profile("forebay")
 
 
+@pytest.fixture(autouse=True)
+def no_sleeping_datasets() -> None:
+    """`datasets` sleeps for five seconds wherever a loop is collected that ended early: in any test after it."""
+    if config := sys.modules.get("datasets.config"):
+        config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
+
+
 @pytest.fixture(scope="module")
 def served() -> Iterator[Hub]:
     """A Hub for all tests of a module."""

@@ -167,6 +167,7 @@ def test_secrets_are_never_shown():
         "aws_endpoint": "http://127.0.0.1:1",
         "aws_allow_http": "true",
         "aws_region": "us-east-1",
+        "retry_for": "100 ms",
     }
     for source in ("s3://user:TOPSECRET@bucket/x", "s3://bucket/x"):
         with pytest.raises(fb.ForebayError) as caught:

@@ -192,7 +192,7 @@ entered = threading.Event()
 
 def slow(column):
     entered.set()
-    time.sleep(0.3)
+    time.sleep(0.05)
     return column
 
 function = fb.Function(call=slow, arguments=[pa.int64()], returns=pa.int64())

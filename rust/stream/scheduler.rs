@@ -100,6 +100,8 @@ pub(super) struct Scheduler {
     /// Batches that are planned but not delivered; the first is number `num_delivered` of this stream.
     batches: VecDeque<PlannedBatch>,
     num_delivered: u64,
+    /// Of the stream's first batch, the parts at its beginning that have arrived.
+    num_first_arrived: usize,
     is_planned_to_end: bool,
     /// The number of a batch that cannot be made: delivery ends before it.
     end: u64,
@@ -206,6 +208,7 @@ impl Scheduler {
             budget,
             batches: VecDeque::new(),
             num_delivered: 0,
+            num_first_arrived: 0,
             is_planned_to_end: false,
             end: u64::MAX,
             residents: FxHashMap::default(),
@@ -470,11 +473,20 @@ impl Scheduler {
     }
 
     /// Returns whether the stream's first batch alone keeps the network busy.
-    fn awaits_first_batch(&self) -> bool {
-        let is_first = |batch: &&PlannedBatch| self.num_delivered == 0 && batch.is_missing_pieces();
-        let Some(first) = self.batches.front().filter(is_first) else { return false };
+    fn awaits_first_batch(&mut self) -> bool {
+        // Most batches of many small parts end here, whatever is in flight.
+        if self.num_delivered > 0 || self.undecoded_bytes <= FEW_BYTES {
+            return false;
+        }
+        let Some(first) = self.batches.front().filter(|batch| batch.is_missing_pieces()) else { return false };
+        let has_arrived =
+            |key: &&PieceKey| self.residents.get(key).is_none_or(|resident| matches!(resident.stage, Stage::Ready(..)));
+        // They arrive about in order. Those that have are passed over once, not for each part that may be fetched.
+        let rest = first.pieces.get(self.num_first_arrived..).unwrap_or_default();
+        self.num_first_arrived += rest.iter().take_while(has_arrived).count();
         let (mut num_parts, mut num_bytes) = (0, 0_u64);
-        for resident in first.pieces.iter().filter_map(|key| self.residents.get(key)) {
+        let rest = first.pieces.get(self.num_first_arrived..).unwrap_or_default();
+        for resident in rest.iter().filter_map(|key| self.residents.get(key)) {
             if matches!(resident.stage, Stage::Fetching) {
                 num_parts += 1;
                 num_bytes = num_bytes.saturating_add(resident.part.cost.fetched);
@@ -494,7 +506,7 @@ impl Scheduler {
     /// Returns the bytes that fetches leave free, so that the next batch can be gathered.
     fn room_for_batch(&self) -> u64 {
         let next = self.batches.iter().find_map(|batch| match &batch.progress {
-            Progress::Planned { rows, .. } => Some((rows.len(), batch.expected)),
+            Progress::Planned { .. } => Some((batch.num_rows, batch.expected)),
             _ => None,
         });
         // Rows seen so far may have been of another size.

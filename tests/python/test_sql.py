@@ -999,6 +999,20 @@ def test_rows_of_large_row_groups_are_held_for_what_they_take(tmp_path: Path) ->
         assert pa.table(some).num_rows == 9
 
 
+def test_first_rows_are_those_of_each_step_of_a_recursion(tmp_path: Path) -> None:
+    key = np.random.default_rng(3).permutation(20_000)
+    pq.write_table(pa.table({"key": key}), tmp_path / "rows.parquet")
+    rows = fb.load_dataset(tmp_path, split="train")
+    steps = rows.query(
+        "WITH RECURSIVE r AS (SELECT 0 AS step, CAST(-1 AS BIGINT) AS key UNION ALL (SELECT last.step + 1, d.key "
+        "FROM dataset d, (SELECT max(step) AS step, max(key) AS key FROM r) last WHERE d.key > last.key AND "
+        "last.step < 4 ORDER BY d.key LIMIT 1000)) SELECT step, min(key) AS least, max(key) AS most FROM r "
+        "WHERE step > 0 GROUP BY step ORDER BY step"
+    )
+    found = [tuple(row.values()) for row in pa.table(steps).to_pylist()]
+    assert found == [(step, step * 1000 - 1000, step * 1000 - 1) for step in range(1, 5)]
+
+
 @pytest.mark.parametrize("step", ["(y + y) % 7", "coalesce(y, 0)", "y - z"])
 def test_columns_that_are_made_of_columns_are_planned_in_time(ds: fb.Dataset, step: str) -> None:
     query = "SELECT id, id AS y, id AS z FROM dataset"

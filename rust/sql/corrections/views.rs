@@ -68,7 +68,8 @@ fn chosen(rows: &RecordBatch, condition: &dyn PhysicalExpr) -> PlanResult<Record
 #[derive(Debug)]
 struct Copied {
     input: Arc<dyn ExecutionPlan>,
-    /// The conditions of rows that may be among the first. A sort changes its own with each batch.
+    /// The conditions of rows that may be among the first. A sort changes its own with each batch; in a recursion another
+    /// sort runs for each step, and they stay true.
     of_first: Vec<Arc<dyn PhysicalExpr>>,
 }
 

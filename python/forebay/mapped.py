@@ -9,15 +9,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from forebay import familiar
+from forebay.columns import length_of, row_of
 from forebay.exceptions import SettingError
 from forebay.formats import TABLES, FrameFormat, TensorFormat
-from forebay.options import PoolOptions, check_count, check_flag, check_names
+from forebay.iteration import ANEW, Iteration
+from forebay.options import PoolOptions, check_count, check_flag, check_names, check_text
 from forebay.shaping import Pad
 from forebay.stages import NO_ARROW
-from forebay.transforms import Collate, Opener, Program, Step, told
+from forebay.transforms import Collate, Columns, Opener, Program, Step, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from forebay.dataset import Dataset
     from forebay.loader import Stream
@@ -30,22 +32,15 @@ REFUSED = {
     "sql": "query before `map`, where SQL sees the columns of the files",
     "query": "query before `map`, where SQL sees the columns of the files",
     "select": "choose rows before `map`",
-    "select_columns": "choose columns before `map`, or leave some out by its `remove_columns`",
-    "remove_columns": "leave columns out by the `remove_columns` of `map`",
-    "rename_column": "rename columns before `map`, or return them under other names",
-    "rename_columns": "rename columns before `map`, or return them under other names",
     "cast": "cast columns before `map`, or return other types",
     "cast_column": "cast columns before `map`, or return other types",
     "decode": "decode before `map`",
-    "skip": "choose rows before `map`",
     "shard": "take shards before `map`",
     "selection": "take the selection before `map`",
     "gather": "rows read by number do not go through `map`; call the function on them",
-    "take": "choose rows before `map`",
     "head": "rows read by number do not go through `map`; call the function on them",
     "to_hf": "`datasets` has a `map` of its own: `ds.to_hf().map(...)`",
     "with_format": "choose the format before `map`: functions are given it; `to_torch` yields tensors in any case",
-    "iter": "use `to_torch` or `batches`",
     "explain": "explain it before `map`: functions do not change what is read",
     "save_manifest": "save it before `map`: a manifest holds no functions",
     "units": "which columns functions return is known only from their batches",
@@ -54,6 +49,12 @@ REFUSED = {
     "features": "which columns functions return is known only from their batches",
 }
 """Methods of `Dataset` that make no sense after `map`, and what to do instead."""
+
+ROWS_PER_BATCH = 1000
+"""Rows that functions on batches are given in a loop over rows, as those of `datasets` are."""
+
+ROWS_AHEAD = 32
+"""As many, if all functions take single rows: a look at the first row is not to wait for a thousand calls."""
 
 
 class _RefusedError(SettingError, AttributeError):
@@ -87,10 +88,14 @@ class Workers:
 class MappedDataset:
     """A dataset whose batches pass through functions. Made by `Dataset.map`; immutable, like a `Dataset`."""
 
-    def __init__(self, dataset: Dataset, steps: tuple[Step, ...], workers: Workers) -> None:
+    def __init__(self, dataset: Dataset, steps: tuple[Step | Columns, ...], workers: Workers) -> None:
         self._dataset = dataset
         self._steps = steps
         self._workers = workers
+
+    @property
+    def _functions(self) -> list[Step]:
+        return [step for step in self._steps if isinstance(step, Step)]
 
     @familiar.explained(familiar.OF_MAP)
     def map(self, function: Callable[..., Any], **settings: Any) -> MappedDataset:
@@ -99,7 +104,7 @@ class MappedDataset:
         Raises:
             SettingError: the earlier functions run in threads and this one in processes, or the other way round.
         """
-        step, workers = make_step(self._dataset, function, number=len(self._steps), **settings)
+        step, workers = make_step(self._dataset, function, number=len(self._functions), **settings)
         kinds = {found.kind for found in (self._workers, workers)} - {"loop"}
         if len(kinds) > 1:
             raise SettingError("num_threads: all functions of a dataset run in the same workers, threads or processes")
@@ -136,9 +141,76 @@ class MappedDataset:
         put_first(stream, self._steps, None, self._workers)
         return stream
 
+    def select_columns(self, column_names: str | Sequence[str]) -> MappedDataset:
+        """Keeps the named columns of what the functions returned, in that order.
+
+        Unlike before `map`, nothing less is read. This and `remove_columns`, `rename_column` and `rename_columns` raise
+        `TransformError` in the loop if a batch lacks a column.
+        """
+        return self._with("select_columns", check_names("column_names", column_names))
+
+    def remove_columns(self, column_names: str | Sequence[str]) -> MappedDataset:
+        """Keeps all columns except the named ones."""
+        return self._with("remove_columns", check_names("column_names", column_names))
+
+    def rename_column(self, original_column_name: str, new_column_name: str) -> MappedDataset:
+        """Renames a column."""
+        old = check_text("original_column_name", original_column_name)
+        return self.rename_columns({old: check_text("new_column_name", new_column_name)})
+
+    def rename_columns(self, column_mapping: Mapping[str, str]) -> MappedDataset:
+        """Renames columns."""
+        if not isinstance(column_mapping, Mapping):
+            raise SettingError(f"column_mapping: expected a dict of names, got {column_mapping!r}")
+        check_names("column_mapping", [*column_mapping, *column_mapping.values()])
+        return self._with("rename_columns", column_mapping)
+
+    def _with(self, method: str, names: Sequence[str] | Mapping[str, str]) -> MappedDataset:
+        if isinstance(self._dataset._format, FrameFormat):
+            raise SettingError(f"{method}: the functions return tables; let them do it")
+        names = dict(names) if isinstance(names, Mapping) else dict(zip(names, names, strict=True))
+        return MappedDataset(self._dataset, (*self._steps, Columns(method, names)), self._workers)
+
+    def take(self, n: int) -> MappedDataset:
+        """Keeps the first `n` rows, the only ones that the functions are then given; see `Dataset.take`."""
+        return MappedDataset(self._dataset.take(n), self._steps, self._workers)
+
+    def skip(self, n: int) -> MappedDataset:
+        """Leaves out the first `n` rows, which the functions are then not given; see `Dataset.skip`.
+
+        Raises:
+            SettingError: a function takes positions or seeds of rows, which would be others; or as in `Dataset.skip`.
+        """
+        if any(step.with_indices or step.with_seeds for step in self._functions):
+            raise SettingError(
+                "skip: a function takes positions or seeds of rows, which would be others; skip before `map`"
+            )
+        return MappedDataset(self._dataset.skip(n), self._steps, self._workers)
+
+    def iter(self, batch_size: int | None = None, drop_last_batch: bool = False) -> Iterator[Any]:
+        """Yields all rows after the functions, in the dataset's order, or batches of them as `batches` does.
+
+        Rows are dicts of what the functions returned for them, and of the other columns in the dataset's format. For a
+        loop over rows, functions on batches are given 1,000 rows at a time.
+
+        Raises:
+            SettingError: `batch_size` is below 1, or rows of a table format are wanted.
+            ForebayError: while iterating, as in any loop over a [stream](../howto/errors.md#when-they-come).
+
+        Example:
+            >>> mapped = ds.map(lambda row: {"kb": row["size"] / 1000}, remove_columns=["text", "tokens"])
+            >>> next(iter(mapped.take(1)))["kb"]
+            0.0
+        """
+        if batch_size is not None:
+            return iter(self.batches(batch_size, rank=0, world_size=1, drop_last=drop_last_batch))
+        if isinstance(self._dataset._format, FrameFormat):
+            raise SettingError("rows: tables that functions return are not taken apart; pass `batch_size`")
+        num_rows = ROWS_PER_BATCH if any(step.batched for step in self._functions) else ROWS_AHEAD
+        return Iteration(_rows(self.batches(num_rows, rank=0, world_size=1)), ANEW)
+
     def __iter__(self) -> Iterator[Any]:
-        """Refused: functions run on batches, which `to_torch` and `batches` deliver."""
-        raise SettingError("rows: a dataset with functions is iterated only in batches; use `to_torch` or `batches`")
+        return self.iter()
 
     def __getitem__(self, key: Any) -> Any:
         """Refused: functions run on the batches of a stream."""
@@ -165,8 +237,14 @@ class MappedDataset:
         raise familiar.missing(self, "a dataset with functions", name, familiar.BEHIND_FUNCTIONS)
 
     def __repr__(self) -> str:
-        functions = "".join(f"\n  .map({step.name})" for step in self._steps)
+        functions = "".join(f"\n  .{step.method}({step.name})" for step in self._steps)
         return f"{self._dataset!r}{functions}"
+
+
+def _rows(batches: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        for index in range(length_of(batch) or 0):
+            yield {name: row_of(column, index) for name, column in batch.items()}
 
 
 def make_step(
@@ -228,7 +306,12 @@ def make_workers(num_proc: int | None, num_threads: int, pool: PoolOptions | Non
 
 
 def put_first(
-    stream: Stream[Any], steps: tuple[Step, ...], collate: Collate | None, workers: Workers, *, keeps: bool = True
+    stream: Stream[Any],
+    steps: tuple[Step | Columns, ...],
+    collate: Collate | None,
+    workers: Workers,
+    *,
+    keeps: bool = True,
 ) -> None:
     """Makes functions the first stage of a stream that has not begun.
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from forebay.columns import Masked, length_of, row_of
 from forebay.compat import locate
@@ -163,6 +163,7 @@ class Step:
     fn_kwargs: Mapping[str, Any]
     purpose: str = "0"
     """Makes the randomness of a step differ from that of others."""
+    method: ClassVar[str] = "map"
 
     @property
     def name(self) -> str:
@@ -222,6 +223,33 @@ class Step:
             has = f", only {', '.join(batch)}"
             raise _MissingColumnError(f"remove_columns: the batch has no column `{missing[0]}`{has}")
         return {name: column for name, column in batch.items() if name not in self.remove_columns} | dict(result)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A step that calls nothing: `select_columns`, `remove_columns` or `rename_columns` of what functions returned."""
+
+    method: str
+    names: Mapping[str, str]
+    """The new names of columns by their old ones."""
+
+    @property
+    def name(self) -> str:
+        """The names in messages."""
+        return ", ".join(self.names)
+
+    def apply(self, batch: Any, rows: Rows, seed: int, *, owns_process: bool) -> Any:  # noqa: ARG002 - as that of `Step`
+        """Returns the batch with these columns."""
+        if missing := [name for name in self.names if name not in batch]:
+            raise _MissingColumnError(f"the batch has no column `{missing[0]}`, only {', '.join(batch)}")
+        if self.method == "select_columns":
+            return {name: batch[name] for name in self.names}
+        if self.method == "remove_columns":
+            return {name: column for name, column in batch.items() if name not in self.names}
+        renamed = {self.names.get(name, name): column for name, column in batch.items()}
+        if len(renamed) < len(batch):
+            raise _MissingColumnError(f"the batch already has a column of a new name: it has {', '.join(batch)}")
+        return renamed
 
 
 @dataclass(frozen=True)
@@ -292,7 +320,7 @@ class Program:
     """Everything that is done to a batch between the stream and the loop."""
 
     opener: Opener
-    steps: tuple[Step, ...]
+    steps: tuple[Step | Columns, ...]
     collate: Collate | None
     seed: int
 
@@ -313,7 +341,7 @@ class Program:
         Raises:
             TransformError: a function raised (its exception is the cause) or returned something invalid.
         """
-        step: Step | Collate | None = None
+        step: Step | Columns | Collate | None = None
         try:
             batch = self.opener.batch(carried) if self.steps or self.collate is None else None
             for step in self.steps:
@@ -341,10 +369,12 @@ class Program:
             return self.opener.rows(carried)
         return [{name: row_of(column, index) for name, column in batch.items()} for index in range(num_rows)]
 
-    def _where(self, step: Step | Collate | None) -> str:
+    def _where(self, step: Step | Columns | Collate | None) -> str:
         if step is None:
             return "taking the batch apart"
-        return f"collate_fn: `{step.name}`" if isinstance(step, Collate) else f"map: `{step.name}`"
+        if isinstance(step, Collate):
+            return f"collate_fn: `{step.name}`"
+        return f"{step.method}: `{step.name}`"
 
 
 def _column(value: Any, name: str) -> Any:

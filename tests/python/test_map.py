@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import batches_of, ids_of, write_uneven
@@ -337,6 +338,82 @@ def test_a_dataset_with_functions_has_its_length(shuffled: fb.Dataset) -> None:
     assert len(mapped.batches(BATCH_SIZE)) == len(shuffled.batches(BATCH_SIZE))
 
 
+@pytest.mark.parametrize("settings", [{}, {"num_proc": 1}, {"num_threads": 2}], ids=str)
+@pytest.mark.parametrize("order", ["as stored", "shuffled", "twice"])
+def test_rows_come_one_by_one_behind_functions(rows: fb.Dataset, order: str, settings: dict[str, Any]) -> None:
+    ordered = {"as stored": rows, "shuffled": rows.shuffle(4), "twice": rows.repeat(2)}[order]
+    expected = [row | functions.of_row(row) for row in ordered]
+    mapped = ordered.map(functions.of_row, **settings)
+    assert list(mapped) == list(mapped.iter()) == expected
+    in_batches = list(ordered.map(functions.doubled, batched=True, **settings))
+    assert in_batches == [row | {"double": 2 * row["id"]} for row in ordered]
+    ids = [batch["id"] for batch in ordered.iter(7, drop_last_batch=True)]
+    assert [batch["id"] for batch in mapped.iter(7, drop_last_batch=True)] == ids
+
+
+def test_a_loop_over_rows_gives_functions_no_more_than_it_needs(rows: fb.Dataset) -> None:
+    given = []
+
+    def note(what: Any) -> None:
+        given.append(what["id"])
+
+    assert next(iter(rows.map(note)))["id"] == 0
+    assert 1 <= len(given) < NUM_ROWS / 2
+    given.clear()
+    assert [row["id"] for row in rows.map(note).skip(5).take(3)] == given == [5, 6, 7]
+    given.clear()
+    assert len(list(rows.map(note, batched=True))) == NUM_ROWS
+    assert given == [list(range(NUM_ROWS))], "up to a thousand"
+
+
+def test_rows_behind_functions_have_the_format_of_the_dataset(rows: fb.Dataset) -> None:
+    for name, kind in (("torch", torch.Tensor), ("numpy", np.generic)):
+        first = next(iter(rows.with_format(name).map(functions.nothing)))
+        assert isinstance(first["id"], kind)
+    with pytest.raises(fb.SettingError, match="rows: tables .* pass `batch_size`"):
+        iter(rows.with_format("arrow").map(functions.nothing, batched=True))
+    tables = rows.with_format("arrow").map(functions.nothing, batched=True).iter(50)
+    assert next(tables).num_rows == 50
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_proc": 1}], ids=str)
+def test_columns_of_what_functions_return_are_chosen_and_renamed(rows: fb.Dataset, settings: dict[str, Any]) -> None:
+    mapped = rows.select_columns(["id", "label"]).map(functions.doubled, batched=True, **settings)
+    assert next(iter(mapped.remove_columns("label"))) == {"id": 0, "double": 0}
+    swapped = mapped.rename_columns({"id": "double", "double": "id"}).rename_column("label", "text")
+    assert list(next(iter(swapped))) == ["double", "text", "id"]
+    again = swapped.select_columns(["id", "double"]).map(functions.doubled, batched=True, **settings)
+    assert [list(row.items()) for row in again.skip(3).take(1)] == [[("id", 6), ("double", 12)]]
+    assert list(next(iter(again.to_torch(4)))) == ["id", "double"]
+    loader = fb.DataLoader(mapped.select_columns("double"), 3, collate_fn=list)
+    assert next(iter(loader)) == [{"double": 0}, {"double": 2}, {"double": 4}]
+    assert repr(again).endswith(
+        ".map(doubled)\n  .rename_columns(id, double)\n  .rename_columns(label)\n  .select_columns(id, double)\n"
+        "  .map(doubled)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda mapped: mapped.remove_columns("other"), "remove_columns: `other` failed .* no column `other`, only id"),
+        (lambda mapped: mapped.select_columns(["id", "other"]), "select_columns: .* no column `other`"),
+        (lambda mapped: mapped.rename_column("other", "id"), "rename_columns: .* no column `other`"),
+        (lambda mapped: mapped.rename_column("label", "id"), "rename_columns: .* already has a column of a new name"),
+    ],
+)
+def test_columns_that_functions_do_not_return_are_errors_of_the_loop(rows: fb.Dataset, change: Any, says: str) -> None:
+    with pytest.raises(fb.TransformError, match=says):
+        next(iter(change(rows.map(functions.doubled, batched=True))))
+
+
+def test_rows_are_not_left_out_before_functions_that_know_where_they_are(rows: fb.Dataset) -> None:
+    mapped = rows.map(lambda _, index: {"index": index}, with_indices=True)
+    assert [row["index"] for row in mapped.take(3)] == [0, 1, 2]
+    with pytest.raises(fb.SettingError, match="skip: .* skip before `map`"):
+        mapped.skip(3)
+
+
 def test_what_makes_no_sense_behind_functions_says_what_to_do(rows: fb.Dataset) -> None:
     mapped = rows.map(functions.doubled, batched=True)
     with pytest.raises(fb.SettingError, match="filter: the dataset has functions; choose rows before `map`") as refused:
@@ -348,8 +425,6 @@ def test_what_makes_no_sense_behind_functions_says_what_to_do(rows: fb.Dataset) 
     assert hasattr(mapped, "num_rows")
     with pytest.raises(fb.SettingError, match="with_format: the dataset has functions; choose the format before `map`"):
         mapped.with_format("torch")
-    with pytest.raises(fb.SettingError, match="in batches"):
-        iter(mapped)
     with pytest.raises(fb.SettingError, match="rows read by number do not go through `map`"):
         mapped[0]
     with pytest.raises(fb.SettingError, match=r"do not go through `map`.*`forebay.DataLoader`.*`ds.to_hf\(\).map"):

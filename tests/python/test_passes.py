@@ -538,7 +538,7 @@ def test_documents_are_packed_pass_by_pass(shuffled: fb.Dataset) -> None:
         (lambda ds: ds.repeat(2).to_hf(), "`datasets` has a `repeat` of its own"),
         (lambda ds: pa.table(ds.repeat(2)), "one Arrow stream is one pass"),
         (lambda ds: ds.skip(3), "skip before `shuffle`"),
-        (lambda ds: ds.map(functions.doubled, batched=True).skip(3), "choose rows before `map`"),
+        (lambda ds: ds.map(functions.doubled, batched=True).skip(3), "skip before `shuffle`"),
     ],
 )
 def test_what_cannot_be_is_refused(shuffled: fb.Dataset, call: Any, words: str) -> None:

@@ -18,6 +18,7 @@ from forebay.column import Column
 from forebay.columns import DictionaryEncoded, Masked, Ragged
 from forebay.dataloader import DataLoader
 from forebay.dataset import Dataset
+from forebay.dicts import DatasetDict
 from forebay.exceptions import (
     AccessDeniedError,
     AgreementError,
@@ -51,7 +52,7 @@ from forebay.exceptions import (
 )
 from forebay.hf.taken import from_hf
 from forebay.loader import Stream
-from forebay.loading import DatasetDict, load_dataset
+from forebay.loading import load_dataset
 from forebay.options import PoolOptions
 from forebay.secrets import pickle_with_secrets, unpickle_with
 from forebay.selection import Selection

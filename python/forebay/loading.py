@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from inspect import signature
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, overload
+from typing import Any, overload
 
 from forebay import familiar
 from forebay.dataset import Dataset, Filters
+from forebay.dicts import DatasetDict
 from forebay.exceptions import ColumnNotFoundError, PerformanceWarning, SettingError
 from forebay.features import features_from_card
 from forebay.frames import level_of_loop
 from forebay.hub.resolve import Wanted
-from forebay.manifests import save_manifest
 from forebay.options import check_names, check_text
 from forebay.progress import with_progress
 from forebay.sources import Opened, Request, open_sources, parse_sources
 from forebay.splits import parse
-
-P = ParamSpec("P")
 
 Source = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -235,82 +231,6 @@ def _wanted(dataset: Dataset, columns: Sequence[str] | None, filters: str | Filt
     if filters is not None:
         dataset = dataset.filter(filters)
     return dataset if columns is None else dataset.select_columns(columns)
-
-
-def _of_each(method: Callable[Concatenate[Any, P], Dataset]) -> Callable[Concatenate[Any, P], DatasetDict]:
-    """Makes a method of `Dataset` one of `DatasetDict` that calls it for every split."""
-
-    @wraps(method)
-    def called(self: DatasetDict, /, *args: P.args, **kwargs: P.kwargs) -> DatasetDict:
-        return DatasetDict({name: method(dataset, *args, **kwargs) for name, dataset in self.items()})
-
-    called.__doc__ = f"Calls `Dataset.{method.__name__}` for every split."
-    setattr(called, "__signature__", signature(method).replace(return_annotation="DatasetDict"))  # noqa: B010
-    return called
-
-
-class DatasetDict(dict[str, "Dataset"]):
-    """Datasets by split name; made by `load_dataset` without `split`.
-
-    As in `datasets`, methods that choose rows, columns, an order or a format do so in every split. All others are those
-    of one split: `splits["train"].to_torch(...)`.
-
-    Example:
-        >>> splits = load_dataset(corpus).filter("size < 150").select_columns(["path", "size"])
-        >>> splits.num_rows, splits.column_names
-        ({'train': 50}, {'train': ['path', 'size']})
-    """
-
-    cast = _of_each(Dataset.cast)
-    cast_column = _of_each(Dataset.cast_column)
-    filter = _of_each(Dataset.filter)
-    remove_columns = _of_each(Dataset.remove_columns)
-    rename_column = _of_each(Dataset.rename_column)
-    rename_columns = _of_each(Dataset.rename_columns)
-    select_columns = _of_each(Dataset.select_columns)
-    shuffle = _of_each(Dataset.shuffle)
-    with_format = _of_each(Dataset.with_format)
-
-    @property
-    def column_names(self) -> dict[str, list[str]]:
-        """Names of the columns of each split, in order."""
-        return {name: dataset.column_names for name, dataset in self.items()}
-
-    @property
-    def num_rows(self) -> dict[str, int]:
-        """The exact number of kept rows of each split. Evaluates the filters if that has not been done."""
-        return {name: dataset.num_rows for name, dataset in self.items()}
-
-    def __repr__(self) -> str:
-        splits = [f"  {name}: {dataset!r}".replace("\n", "\n  ") for name, dataset in self.items()]
-        return "\n".join([f"DatasetDict({len(self)} splits)" if len(self) != 1 else "DatasetDict(1 split)", *splits])
-
-    def __missing__(self, name: object) -> Never:
-        raise KeyError(f"no split {name!r}; there are {', '.join(self)}")
-
-    # Hidden from type checkers, which would take it to mean that a dict has every attribute.
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Never:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            if not hasattr(Dataset, name):
-                raise familiar.missing(self, "a dict of splits", name, familiar.OF_DATASET)
-            of_all = "; or map all: ds.to_hf().map" if name == "map" else ""
-            raise AttributeError(
-                f"these are several splits; choose one first: ds['{next(iter(self), 'train')}'].{name}{of_all}"
-            )
-
-    def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
-        """Writes the lists of all splits' objects and their footers to one object; see `Dataset.save_manifest`."""
-        save_manifest([(name, dataset._native) for name, dataset in self.items()], uri, storage_options)
-
-    def to_hf(self, **settings: Any) -> Any:
-        """Returns all splits as a `datasets.IterableDatasetDict` (Hugging Face); see `Dataset.to_hf`."""
-        from forebay.hf.versions import import_datasets
-
-        made = {name: dataset.to_hf(**{"split": name} | settings) for name, dataset in self.items()}
-        return import_datasets("`to_hf`").IterableDatasetDict(made)
 
 
 def only_split(source: str) -> Dataset:

@@ -280,9 +280,8 @@ def test_what_a_dict_of_splits_does_not_have_has_another_name(path):
     splits = fb.load_dataset(path)
     with pytest.raises(AttributeError, match="^these are several splits; choose one first: ds\\['train'\\].sql$"):
         splits.sql  # noqa: B018 - looked up
-    with pytest.raises(AttributeError, match=r"choose one first: ds\['train'\].map; or map all: ds.to_hf\(\).map$"):
-        splits.map  # noqa: B018 - looked up
-    assert [row["y"] for row in splits.to_hf().map(lambda row: {"y": row["x"] + 1})["train"].take(2)] == [1, 2]
+    with pytest.raises(AttributeError, match=r"choose one first: ds\['train'\].with_format$"):
+        splits.map(dict).with_format  # noqa: B018 - looked up
     with pytest.raises(AttributeError, match="no `push_to_hub`; instead: `ds.to_hf\\(\\)` has one$"):
         splits.push_to_hub  # noqa: B018 - looked up
     with pytest.raises(AttributeError, match="^a dict of splits has no `no_such_name`$"):
@@ -320,6 +319,26 @@ def test_methods_of_a_dict_of_splits_are_those_of_every_split(tmp_path):
         assert (len(expected), repr(expected)) == (3, repr(split))
     with pytest.raises(TypeError, match=r"shuffle\(\) has no argument `buffer_size`"):
         splits.shuffle(buffer_size=3)
+
+
+def test_every_split_is_mapped(tmp_path):
+    for name, stop in (("train", 10), ("test", 4)):
+        pq.write_table(pa.table({"x": range(stop), "y": range(stop)}), tmp_path / f"{name}.parquet")
+
+    def mapped(splits):
+        doubled = splits.map(lambda batch: {"z": [x * 2 for x in batch["x"]]}, batched=True)
+        made = doubled.remove_columns("y").rename_column("x", "v").map(lambda row: {"w": row["v"] + row["z"]})
+        return made.select_columns(["w", "z"])
+
+    ours, theirs = mapped(fb.load_dataset(tmp_path)), mapped(datasets.load_dataset(str(tmp_path), streaming=True))
+    assert {name: list(split) for name, split in ours.items()} == {name: list(split) for name, split in theirs.items()}
+    assert ours.num_rows == {"train": 10, "test": 4}
+    assert sorted(row["z"] for row in ours.shuffle(seed=1)["test"]) == [0, 2, 4, 6]
+    assert repr(ours).startswith("MappedDatasetDict(2 splits)\n  ")
+    with pytest.raises(KeyError, match="no split 'dev'; there are train, test"):
+        ours["dev"]
+    with pytest.raises(TypeError, match=r"map\(\) has no argument `load_from_cache_file`"):
+        ours.map(dict, load_from_cache_file=False)
 
 
 def test_mapping_in_processes_says_where_that_is(ds):

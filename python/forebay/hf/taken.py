@@ -7,10 +7,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from forebay.casts import is_alike
+from forebay.dicts import DatasetDict
 from forebay.exceptions import QueryError, SettingError
 from forebay.hf.filters import HINT, to_exact_sql
 from forebay.hf.versions import import_datasets
-from forebay.loading import DatasetDict, load_dataset
+from forebay.loading import load_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
